@@ -1,0 +1,1 @@
+"""Durable, inspectable long-running agents."""

@@ -1,0 +1,297 @@
+"""Every exception of Cayu, drawn as one tree; a class's docstring is its default message and says what to do next.
+
+    CayuError
+    ├── InvalidInput                              refused before anything was written
+    │   ├── NotJson
+    │   ├── NotRegistered
+    │   ├── MissingBinding
+    │   └── DatasetError
+    ├── SessionError
+    │   ├── SessionNotFound
+    │   ├── SessionAlreadyExists
+    │   ├── SessionRunning
+    │   ├── SessionNotRunning
+    │   ├── SessionAwaitingHuman
+    │   ├── SessionNeedsRecovery
+    │   ├── SessionRunFenced
+    │   ├── PendingActionNotFound
+    │   ├── AlreadyDecided
+    │   └── IllegalTransition
+    ├── ExecutionProfileError
+    │   ├── ExecutionProfileMismatchError
+    │   ├── ExecutionProfileAdoptionRejected
+    │   └── ExecutionProfileMigrationRequired
+    ├── KnowledgeError
+    │   ├── KnowledgeScopeError
+    │   ├── KnowledgeEntryNotFound
+    │   └── KnowledgeRevisionConflict
+    ├── StoreError
+    │   ├── StreamConflict
+    │   ├── StoreBusy                             transient
+    │   ├── StoreOutcomeUnknown                   transient
+    │   ├── StoreFull
+    │   ├── StoreNotADatabase
+    │   ├── StoreTooNew
+    │   ├── StoreReadOnly
+    │   └── StoreClosed
+    ├── ProviderError
+    └── NotebookError
+        ├── OnLabLoop
+        ├── LabClosed
+        ├── NestedLoopsRefused
+        ├── HeadlessDecisionMissing
+        └── LabNotQuiet
+
+Messages quote ids and never carry prompts, arguments, results or secrets; the ids also ride as attributes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+
+class CayuError(Exception):
+    """Something went wrong in Cayu; the subclass says what."""
+
+    def __init__(self, message: str | None = None, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            setattr(self, name, value)
+        self.attributes = attributes
+        super().__init__(message or inspect.cleandoc(type(self).__doc__ or "").format_map(attributes))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), str(self), self.attributes))
+
+
+def _rebuild(kind: type[CayuError], message: str, attributes: dict[str, Any]) -> CayuError:
+    return kind(message, **attributes)
+
+
+class InvalidInput(CayuError, ValueError):
+    """The request is not valid and nothing was written; correct it and call again."""
+
+
+class NotJson(InvalidInput):
+    """The value at {path} is {problem}, which is outside the JSON domain; convert it before handing it over."""
+
+    path: str
+    problem: str
+
+
+class NotRegistered(InvalidInput):
+    """No {kind} named {name!r} is registered with this application; register it first. Known: {known}."""
+
+    kind: str
+    name: str | None
+    known: str
+
+
+class MissingBinding(InvalidInput):
+    """Tool {tool_name!r} needs a knowledge store, and the run has none; select an environment that binds one."""
+
+    tool_name: str
+
+
+class DatasetError(InvalidInput):
+    """Data file {name!r} is missing or does not match its checksum; install the package again."""
+
+    name: str
+
+
+class SessionError(CayuError):
+    """A session is not in the state that the call needs."""
+
+    session_id: str
+
+
+class SessionNotFound(SessionError):
+    """There is no session {session_id!r} in this store; list the sessions to find its id."""
+
+
+class SessionAlreadyExists(SessionError):
+    """Session {session_id!r} exists already and nothing was written; resume it, or run with another id."""
+
+
+class SessionRunning(SessionError):
+    """Session {session_id!r} is at work under {owner}; wait for it, or interrupt it first. Nothing was written."""
+
+    owner: str
+
+
+class SessionNotRunning(SessionError):
+    """Session {session_id!r} is {status}, so there is nothing to interrupt or recover; nothing was written."""
+
+    status: str
+
+
+class SessionAwaitingHuman(SessionError):
+    """Session {session_id!r} waits for a decision on {actions}; decide with resolve_tool_approval (approvals)
+    or resolve_user_input (questions), then resume. Nothing was resolved."""
+
+    actions: str
+
+
+class SessionNeedsRecovery(SessionError):
+    """Session {session_id!r} was cut off in the middle of its work ({reason}); plan its recovery
+    with plan_recovery and apply it, or call recover_incomplete_session, before it goes on."""
+
+    reason: str
+
+
+class SessionRunFenced(SessionError):
+    """Another owner has taken session {session_id!r} over; this run stops and has no further effect."""
+
+
+class PendingActionNotFound(SessionError):
+    """Session {session_id!r} has no pending action {action_id!r}; call list_pending_actions to see what waits."""
+
+    action_id: str
+
+
+class AlreadyDecided(SessionError):
+    """{action_id!r} of session {session_id!r} was decided already: {decision} by {decided_by} at {decided_at}."""
+
+    action_id: str
+    decision: str
+    decided_by: str
+    decided_at: str
+
+
+class IllegalTransition(SessionError):
+    """A {machine} in state {state!r} does not admit {event!r}; nothing was written. Read the state first."""
+
+    machine: str
+    state: str
+    event: str
+
+
+class ExecutionProfileError(CayuError):
+    """The application's behaviour differs from the one that the session was started under."""
+
+    session_id: str
+    expected_profile_fingerprint: str
+    candidate_profile_fingerprint: str
+    changed_component_classes: tuple[str, ...]
+    differences: tuple[tuple[str, str], ...]
+    boundary: str
+
+
+class ExecutionProfileMismatchError(ExecutionProfileError):
+    """Session {session_id!r} was started under another execution profile; changed: {changed_component_classes}.
+    Restore the registrations it began with, start a new session, or adopt the change explicitly at a clean boundary
+    with ResumeRequest(profile_adoption=...). No provider was asked and no tool ran."""
+
+
+class ExecutionProfileAdoptionRejected(ExecutionProfileError):
+    """The change of profile of session {session_id!r} was not adopted ({reason}); nothing ran.
+    Adoption needs a session without an open round, a pending action or an unfinished model step."""
+
+    reason: str
+
+
+class ExecutionProfileMigrationRequired(ExecutionProfileError):
+    """Session {session_id!r} was written under runtime protocol that this version cannot continue;
+    open it with the release that wrote it, or start a new session. Adoption cannot bridge this."""
+
+
+class KnowledgeError(CayuError):
+    """A knowledge store refused the call."""
+
+
+class KnowledgeScopeError(KnowledgeError, ValueError):
+    """The access scope given is not the one this store is bound to; pass the bound scope or none,
+    and bind an unbound store with bind(scope) first."""
+
+
+class KnowledgeEntryNotFound(KnowledgeError):
+    """There is no knowledge entry {entry_id!r} within the scope; check the id and the scope."""
+
+    entry_id: str
+
+
+class KnowledgeRevisionConflict(KnowledgeError):
+    """Entry {entry_id!r} is at revision {actual}, not {expected}; read it again and retry."""
+
+    entry_id: str
+    expected: int
+    actual: int
+
+
+class StoreError(CayuError):
+    """The store could not do its work."""
+
+
+class StreamConflict(StoreError):
+    """Stream {stream!r} is at version {actual}, not {expected}; read it again before writing. Nothing was written."""
+
+    stream: str
+    expected: int | None
+    actual: int
+
+
+class StoreBusy(StoreError):
+    """{path} is locked by another process for longer than the timeout; nothing was written. Close whatever holds it
+    (a database browser, a stuck process) and try again."""
+
+
+class StoreOutcomeUnknown(StoreError):
+    """The store did not acknowledge a write; read the stream back to learn whether it was committed."""
+
+
+class StoreFull(StoreError):
+    """The disk that holds {path} is full; nothing was written. Free some space and try again."""
+
+
+class StoreNotADatabase(StoreError):
+    """{path} is not a Cayu store ({problem}); nothing was changed. Give another path or restore it from a copy."""
+
+
+class StoreTooNew(StoreError):
+    """{path} was written by a newer release (schema {found}, this release knows {known}); upgrade cayu-lab."""
+
+
+class StoreReadOnly(StoreError):
+    """{path} cannot be written; check the permissions of the file and its folder, or open it for reading only."""
+
+
+class StoreClosed(StoreError):
+    """This store is closed; open a new one."""
+
+
+class ProviderError(CayuError):
+    """The model provider failed ({code}); the session is marked failed and can be resumed."""
+
+    code: str
+
+
+class NotebookError(CayuError):
+    """The notebook side refused the call."""
+
+
+class OnLabLoop(NotebookError):
+    """A blocking call was made on the lab's own event loop, where it would wait for itself; await its
+    asynchronous twin instead (lab.arun for lab.run)."""
+
+
+class LabClosed(NotebookError):
+    """This lab is closed; open it again with Lab.open."""
+
+
+class NestedLoopsRefused(NotebookError):
+    """Nested event loops lose queued cells on this kernel, so they stay off; write `await main()` in the cell,
+    or `lab.call(main())`."""
+
+
+class HeadlessDecisionMissing(NotebookError):
+    """No decision is scripted for {action_id!r} and this notebook runs headless; script one with
+    cayu.testing.decide([...]). Nothing is ever approved by default."""
+
+    action_id: str
+
+
+class LabNotQuiet(NotebookError):
+    """The lab ended with {count} unread problem(s): {problems}. See lab.errors_df()."""
+
+    count: int
+    problems: str
