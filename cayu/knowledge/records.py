@@ -1,0 +1,120 @@
+"""Knowledge entries, who may see them, and what a search asks and answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from cayu.messages import Frozen
+
+MAX_RESULTS = 1000
+DEFAULT_RESULT_BYTES = 65536
+
+
+class KnowledgeEntry(Frozen):
+    """One revision of one piece of knowledge."""
+
+    id: str = Field(min_length=1, max_length=256)
+    revision: int = Field(default=1, ge=1)
+    """Rises by one with every change; assigned by the store."""
+    text: str
+    namespace: str = Field(default="default", min_length=1, max_length=256)
+    labels: dict[str, str] = {}
+    kind: str = "fact"
+    visibility: str = "public"
+    status: str = "active"
+    title: str = ""
+    source_type: str = ""
+    source_id: str = ""
+    created_at: datetime | None = None
+    """Of the entry; assigned by the store."""
+    updated_at: datetime | None = None
+    """Of this revision; assigned by the store."""
+    expires_at: datetime | None = None
+    metadata: dict[str, Any] = {}
+
+
+class KnowledgeAccessScope(Frozen):
+    """What a principal may read. The application derives it; a model never names one."""
+
+    allowed_namespaces: tuple[str, ...] = ()
+    allow_all_namespaces: bool = False
+    required_labels: dict[str, str] = {}
+    allowed_visibilities: tuple[str, ...] = ("public",)
+    allowed_source_types: tuple[str, ...] | None = None
+    """None allows every source type."""
+    allowed_source_ids: tuple[str, ...] | None = None
+    """None allows every source."""
+    allowed_statuses: tuple[str, ...] = ("active",)
+    include_expired: bool = False
+
+    @model_validator(mode="after")
+    def _names_a_namespace(self) -> Self:
+        if not self.allowed_namespaces and not self.allow_all_namespaces:
+            raise ValueError("a scope names its namespaces, or sets allow_all_namespaces=True")
+        return self
+
+    def admits(self, entry: KnowledgeEntry, now: datetime) -> bool:
+        """True when the scope may see `entry` at `now`: the rule that every backend's query states."""
+        return (
+            (self.allow_all_namespaces or entry.namespace in self.allowed_namespaces)
+            and all(entry.labels.get(name) == value for name, value in self.required_labels.items())
+            and entry.visibility in self.allowed_visibilities
+            and (self.allowed_source_types is None or entry.source_type in self.allowed_source_types)
+            and (self.allowed_source_ids is None or entry.source_id in self.allowed_source_ids)
+            and entry.status in self.allowed_statuses
+            and (self.include_expired or entry.expires_at is None or entry.expires_at > now)
+        )
+
+
+class KnowledgeQuery(Frozen):
+    """What to look for. Its fields narrow a search; none of them widens what the scope allows."""
+
+    text: str = Field(max_length=20_000)
+    namespace: str | None = "default"
+    """None searches every namespace of the scope."""
+    labels: dict[str, str] = {}
+    kinds: tuple[str, ...] = ()
+    any_terms: tuple[str, ...] = ()
+    all_terms: tuple[str, ...] = ()
+    none_terms: tuple[str, ...] = ()
+    phrases: tuple[str, ...] = ()
+    min_score: float = Field(default=0.0, ge=0.0, le=1.0)
+    limit: int = Field(default=10, ge=1, le=MAX_RESULTS)
+    max_bytes: int = Field(default=DEFAULT_RESULT_BYTES, ge=1)
+    """Bytes of entry text that the answer may hold."""
+
+
+class KnowledgeHit(Frozen):
+    """An entry with how well it answers, from 0 to 1."""
+
+    entry: KnowledgeEntry
+    score: float
+
+
+class KnowledgeSearchResult(Frozen):
+    """The best entries, best first; entries of equal score are in the order of their ids."""
+
+    hits: tuple[KnowledgeHit, ...]
+    truncated: bool
+    """True when the limit or the byte bound left entries out."""
+    frontier: int
+    """The change sequence at which the search saw the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a backend selects, with the scope as part of the selection and never after it."""
+
+    scope: KnowledgeAccessScope
+    namespace: str | None = None
+    labels: tuple[tuple[str, str], ...] = ()
+    kinds: tuple[str, ...] = ()
+    tokens: tuple[str, ...] | None = None
+    """Entries that hold at least one of these tokens; None selects all."""
+    entry_id: str | None = None
+    frontier: int | None = None
+    """See the store as it was at this change sequence; None sees it as it is."""

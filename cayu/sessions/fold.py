@@ -1,0 +1,239 @@
+"""The only replay: events in, a `SessionView` out.
+
+The running loop advances its own view with the same `apply` that a later reader uses, so what a run believes and what
+its log says cannot drift apart. Events of types that this release does not know change nothing but the version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from cayu.canonical import loads
+from cayu.effects import ToolEffect
+from cayu.events import EventType as E
+from cayu.identity import ExecutionProfile
+from cayu.messages import Message, ToolResultPart
+from cayu.sessions.states import CALL, ROUND, SESSION, TERMINAL_CALLS
+from cayu.sessions.streams import StoredRecord, StreamRow
+from cayu.sessions.texts import UNEXECUTED, unexecuted
+from cayu.sessions.view import CallResult, CallView, Decision, RoundView, RunView, SessionView
+
+Payload = dict[str, Any]
+
+
+def fold(row: StreamRow, records: Iterable[StoredRecord]) -> SessionView:
+    """Return what the log of a session means after its last record."""
+    view = SessionView(row)
+    for record in records:
+        apply(view, record.sequence, record.type, record.at, loads(record.body))
+    return view
+
+
+def apply(view: SessionView, sequence: int, type: str, at: int, payload: Payload) -> None:
+    """Advance `view` by one event. Raises `IllegalTransition` for a log that no legal run can have written."""
+    if type in _SESSION_EVENTS:
+        view.status = SESSION.advance(view.status, type, view.row.id)
+    handler = _HANDLERS.get(type)
+    if handler is not None:
+        handler(view, payload, at)
+    if type in _DECISIONS and "action" in payload:
+        _decide(view, type, payload, at, sequence)
+    view.version = sequence
+    view.updated_at = at
+
+
+def _started(view: SessionView, payload: Payload, at: int) -> None:
+    view.started_at = at
+    view.profile = ExecutionProfile.from_json(payload["profile"])
+    _begin_run(view, payload)
+
+
+def _resumed(view: SessionView, payload: Payload, at: int) -> None:
+    view.interruption = view.error = None
+    view.interrupt_requested = False
+    if not payload.get("continues"):
+        _begin_run(view, payload)
+
+
+def _begin_run(view: SessionView, payload: Payload) -> None:
+    view.run = RunView(id=payload["run_id"], max_steps=payload["max_steps"])
+    messages = [Message.model_validate(message) for message in payload["messages"]]
+    (view.queued if view.open_round else view.transcript).extend(messages)
+
+
+def _profile_decided(view: SessionView, payload: Payload, at: int) -> None:
+    view.profile = ExecutionProfile.from_json(payload["profile"])
+    view.rejected_candidate = None
+
+
+def _profile_rejected(view: SessionView, payload: Payload, at: int) -> None:
+    view.rejected_candidate = payload["candidate_profile_fingerprint"]
+
+
+def _interrupt_requested(view: SessionView, payload: Payload, at: int) -> None:
+    view.interrupt_requested = True
+
+
+def _interrupted(view: SessionView, payload: Payload, at: int) -> None:
+    view.interruption = payload
+
+
+def _failed(view: SessionView, payload: Payload, at: int) -> None:
+    view.error = payload
+
+
+def _model_completed(view: SessionView, payload: Payload, at: int) -> None:
+    view.transcript.append(Message.model_validate(payload["message"]))
+    view.run.steps += 1
+    view.model_steps += 1
+    usage = payload.get("usage") or {}
+    view.usage.input_tokens += usage.get("input_tokens", 0)
+    view.usage.output_tokens += usage.get("output_tokens", 0)
+
+
+def _round_opened(view: SessionView, payload: Payload, at: int) -> None:
+    asked = view.transcript[-1].tool_calls
+    calls = [_proposed(entry, part.arguments) for entry, part in zip(payload["calls"], asked, strict=True)]
+    view.rounds.append(RoundView(id=payload["tool_round_id"], step=payload["step"], calls=calls, opened_at=at))
+
+
+def _proposed(entry: Payload, arguments: dict[str, Any]) -> CallView:
+    code = entry["verdict"] if entry["verdict"] in UNEXECUTED else None
+    return CallView(
+        id=entry["tool_call_id"],
+        provider_call_id=entry["provider_call_id"],
+        name=entry["name"],
+        arguments=arguments,
+        digest=entry["digest"],
+        effect=ToolEffect(entry["effect"]),
+        parallel_safe=entry["parallel"],
+        verdict=entry["verdict"],
+        reason=entry.get("reason"),
+        code=code,
+    )
+
+
+def _round_committed(view: SessionView, payload: Payload, at: int) -> None:
+    opened = view.rounds[-1]
+    opened.state = ROUND.advance(opened.state, E.ROUND_COMMITTED, view.row.id)
+    opened.committed_at = at
+    view.transcript.append(Message.model_construct(role="tool", content=tuple(map(_answer, opened.calls))))
+    view.transcript.extend(view.queued)
+    view.queued.clear()
+
+
+def _answer(call: CallView) -> ToolResultPart:
+    result = call.result or CallResult(content=unexecuted(call.code or "not_started", call.reason), is_error=True)
+    return ToolResultPart.model_construct(
+        type="tool_result",
+        tool_call_id=call.provider_call_id,
+        name=call.name,
+        content=result.content,
+        structured=result.structured,
+        is_error=result.is_error,
+    )
+
+
+def _call_event(change: Callable[[CallView, Payload, int], None], event: E) -> Callable[[SessionView, Payload, int], None]:
+    def handle(view: SessionView, payload: Payload, at: int) -> None:
+        call = view.rounds[-1].call(payload["tool_call_id"])
+        call.state = CALL.advance(call.state, event, view.row.id)
+        change(call, payload, at)
+        if event is E.TOOL_STARTED and call.attempt == 1:
+            view.tool_calls += 1
+        if call.state in TERMINAL_CALLS:
+            call.ended_at = at
+
+    return handle
+
+
+def _approval_requested(call: CallView, payload: Payload, at: int) -> None:
+    call.requested_at, call.expires_at = at, payload.get("expires_at")
+    call.reason = payload.get("reason")
+
+
+def _input_requested(call: CallView, payload: Payload, at: int) -> None:
+    call.requested_at, call.expires_at = at, payload.get("expires_at")
+    call.question = payload["question"]
+
+
+def _approved(call: CallView, payload: Payload, at: int) -> None:
+    if payload.get("arguments") is not None:
+        call.arguments, call.edited = payload["arguments"], True
+    call.digest = payload["digest"]
+    call.reason = None
+
+
+def _refused(call: CallView, payload: Payload, at: int) -> None:
+    call.code, call.reason = payload["code"], payload.get("reason")
+
+
+def _call_started(call: CallView, payload: Payload, at: int) -> None:
+    call.attempt = payload["attempt"]
+    call.replayed = call.replayed or call.attempt > 1
+    call.started_at = call.started_at or at
+
+
+def _staged(call: CallView, payload: Payload, at: int) -> None:
+    call.code = payload.get("code")
+    call.result = CallResult(
+        content=payload["content"],
+        structured=payload.get("structured"),
+        artifacts=tuple(payload.get("artifacts", ())),
+        is_error=payload.get("is_error", False),
+    )
+
+
+def _ended(call: CallView, payload: Payload, at: int) -> None:
+    if call.result is None:
+        call.code, call.reason = payload["code"], payload.get("reason", call.reason)
+
+
+def _nothing(call: CallView, payload: Payload, at: int) -> None:
+    """The state is all that changes."""
+
+
+def _decide(view: SessionView, type: str, payload: Payload, at: int, sequence: int) -> None:
+    view.decisions[payload["action"]] = Decision(
+        action_id=payload["action"],
+        decision=_DECISIONS[type],
+        digest=payload.get("decided_digest", ""),
+        by=(payload.get("resolved_by") or {}).get("subject", "an unnamed reviewer"),
+        at=at,
+        tool_call_id=payload["tool_call_id"],
+        sequence=sequence,
+    )
+
+
+_DECISIONS: dict[str, str] = {
+    E.TOOL_APPROVED: "approve",
+    E.TOOL_APPROVAL_DENIED: "deny",
+    E.TOOL_APPROVAL_EXPIRED: "expired",
+    E.TOOL_STAGED: "answer",
+}
+_SESSION_EVENTS = frozenset(event for row in SESSION.table.values() for event in row)
+
+_HANDLERS: dict[str, Callable[[SessionView, Payload, int], None]] = {
+    E.SESSION_STARTED: _started,
+    E.SESSION_RESUMED: _resumed,
+    E.SESSION_PROFILE_DECIDED: _profile_decided,
+    E.SESSION_PROFILE_REJECTED: _profile_rejected,
+    E.SESSION_INTERRUPT_REQUESTED: _interrupt_requested,
+    E.SESSION_INTERRUPTED: _interrupted,
+    E.SESSION_FAILED: _failed,
+    E.MODEL_COMPLETED: _model_completed,
+    E.ROUND_OPENED: _round_opened,
+    E.ROUND_COMMITTED: _round_committed,
+    E.TOOL_APPROVAL_REQUESTED: _call_event(_approval_requested, E.TOOL_APPROVAL_REQUESTED),
+    E.SESSION_AWAITING_USER_INPUT: _call_event(_input_requested, E.SESSION_AWAITING_USER_INPUT),
+    E.TOOL_APPROVED: _call_event(_approved, E.TOOL_APPROVED),
+    E.TOOL_APPROVAL_DENIED: _call_event(_refused, E.TOOL_APPROVAL_DENIED),
+    E.TOOL_APPROVAL_EXPIRED: _call_event(_refused, E.TOOL_APPROVAL_EXPIRED),
+    E.TOOL_STARTED: _call_event(_call_started, E.TOOL_STARTED),
+    E.TOOL_STAGED: _call_event(_staged, E.TOOL_STAGED),
+    E.EFFECT_OUTCOME_UNKNOWN: _call_event(_nothing, E.EFFECT_OUTCOME_UNKNOWN),
+    E.TOOL_COMPLETED: _call_event(_ended, E.TOOL_COMPLETED),
+    E.TOOL_FAILED: _call_event(_ended, E.TOOL_FAILED),
+    E.TOOL_BLOCKED: _call_event(_ended, E.TOOL_BLOCKED),
+}

@@ -1,0 +1,177 @@
+"""What a session's log means at one moment: the values that the fold builds and everything else reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from cayu.canonical import JSON, fingerprint
+from cayu.effects import ToolEffect
+from cayu.identity import ExecutionProfile
+from cayu.messages import Message
+from cayu.sessions.states import AWAITING_HUMAN, CallState, RoundState, SessionStatus
+from cayu.sessions.streams import StreamRow
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """What a call gave back, or the fixed text that stands for a call that did not run."""
+
+    content: str
+    structured: JSON = None
+    artifacts: tuple[JSON, ...] = ()
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A recorded answer to an approval or a question."""
+
+    action_id: str
+    decision: str
+    """`approve`, `deny`, `expired`, `answer`."""
+    digest: str
+    """Of the arguments that were approved, or of the answer."""
+    by: str
+    at: int
+    """Microseconds since 1970, by the store's clock."""
+    tool_call_id: str
+    sequence: int
+
+
+@dataclass(slots=True)
+class CallView:
+    """One call of a round."""
+
+    id: str
+    provider_call_id: str
+    name: str
+    arguments: dict[str, Any]
+    digest: str
+    effect: ToolEffect
+    parallel_safe: bool
+    verdict: str
+    """What the round's authorization found: `allow`, `approval`, `question`, or a code of `cayu.sessions.texts`."""
+    state: str = CallState.PROPOSED
+    reason: str | None = None
+    """The policy's or the reviewer's words for a refusal."""
+    code: str | None = None
+    """Why the call did not run, or how it ended other than by returning."""
+    attempt: int = 0
+    replayed: bool = False
+    requested_at: int | None = None
+    expires_at: int | None = None
+    question: dict[str, Any] | None = None
+    started_at: int | None = None
+    ended_at: int | None = None
+    edited: bool = False
+    result: CallResult | None = None
+
+    @property
+    def approval_id(self) -> str:
+        """The id under which the call is approved or denied."""
+        return f"{self.id}.approval"
+
+    @property
+    def input_id(self) -> str:
+        """The id under which the call's question is answered."""
+        return f"{self.id}.input"
+
+    @property
+    def action_id(self) -> str:
+        """The id of the decision that the call waits for, whichever kind it is."""
+        return self.input_id if self.question is not None else self.approval_id
+
+
+@dataclass(slots=True)
+class RoundView:
+    """One tool round: the calls of one model step."""
+
+    id: str
+    step: int
+    calls: list[CallView]
+    state: str = RoundState.OPEN
+    opened_at: int = 0
+    committed_at: int | None = None
+
+    def call(self, call_id: str) -> CallView:
+        """Return the call of that id."""
+        return next(call for call in self.calls if call.id == call_id)
+
+    @property
+    def awaiting(self) -> list[CallView]:
+        """The calls that wait for a human, in model order."""
+        return [call for call in self.calls if call.state in AWAITING_HUMAN]
+
+    @property
+    def unknown(self) -> list[CallView]:
+        """The calls of which it is not known whether they acted."""
+        return [call for call in self.calls if call.state == CallState.UNKNOWN]
+
+
+@dataclass(slots=True)
+class RunView:
+    """The run that the session is in, or was in last: from `run` or `resume` to its end, over pauses and crashes."""
+
+    id: str
+    max_steps: int
+    steps: int = 0
+
+
+@dataclass(slots=True)
+class Usage:
+    """Token counts as the provider reported them."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(slots=True)
+class SessionView:
+    """A session as its log tells it."""
+
+    row: StreamRow
+    status: str = SessionStatus.PENDING
+    version: int = 0
+    run: RunView = field(default_factory=lambda: RunView(id="", max_steps=0))
+    profile: ExecutionProfile = field(default_factory=lambda: ExecutionProfile({}))
+    transcript: list[Message] = field(default_factory=list)
+    queued: list[Message] = field(default_factory=list)
+    """Messages that came while a round was open; they follow its results."""
+    rounds: list[RoundView] = field(default_factory=list)
+    decisions: dict[str, Decision] = field(default_factory=dict)
+    usage: Usage = field(default_factory=Usage)
+    model_steps: int = 0
+    tool_calls: int = 0
+    started_at: int = 0
+    updated_at: int = 0
+    error: dict[str, Any] | None = None
+    interruption: dict[str, Any] | None = None
+    interrupt_requested: bool = False
+    rejected_candidate: str | None = None
+    """Fingerprint of the profile that was refused last, so that a repeat adds no second refusal."""
+
+    @property
+    def open_round(self) -> RoundView | None:
+        """The round that has not been committed, if there is one."""
+        if self.rounds and self.rounds[-1].state == RoundState.OPEN:
+            return self.rounds[-1]
+        return None
+
+    @property
+    def awaiting(self) -> list[CallView]:
+        """The calls that wait for a human."""
+        return self.open_round.awaiting if self.open_round else []
+
+    @property
+    def final_text(self) -> str:
+        """The text of the last assistant message."""
+        for message in reversed(self.transcript):
+            if message.role == "assistant":
+                return message.plain_text
+        return ""
+
+
+def arguments_digest(name: str, arguments: JSON) -> str:
+    """Return what an approval covers: the tool's name with its exact arguments, as 64 hexadecimal digits."""
+    return fingerprint("cayu.tool-arguments", [name, arguments])

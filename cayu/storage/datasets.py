@@ -1,0 +1,73 @@
+"""The data files that come with the package, checked by their digests, and CPython's own topics as a second source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from cayu.canonical import file_digest, loads
+from cayu.errors import DatasetError
+from cayu.knowledge.records import KnowledgeEntry
+from cayu.messages import Frozen
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+_PLACES = (_PACKAGE / "datasets", _PACKAGE.parent / "datasets")
+"""In a wheel the files are inside the package, in a checkout beside it."""
+
+
+class Question(Frozen):
+    """A question with what answers it."""
+
+    id: str
+    question: str
+    topic: str
+    """Questions of one topic are not independent of each other."""
+    namespace: str
+    expected_entries: tuple[str, ...]
+    """Ids of the entries that hold the answer."""
+    answer: str
+    """Words that occur in an expected entry."""
+
+
+@cache
+def folder() -> Path:
+    """Return where the data files are."""
+    for place in _PLACES:
+        if (place / "manifest.json").is_file():
+            return place
+    raise DatasetError(name="manifest.json")
+
+
+def manifest() -> dict[str, dict[str, Any]]:
+    """Return the datasheet of every file, name -> sha256, rows, licence, provenance."""
+    listed = loads((folder() / "manifest.json").read_bytes())["files"]
+    return {item["name"]: item for item in listed}
+
+
+def _lines(name: str) -> Iterator[dict[str, Any]]:
+    data = (folder() / name).read_bytes()
+    if file_digest(data) != manifest().get(name, {}).get("sha256"):
+        raise DatasetError(name=name)
+    return (loads(line) for line in data.splitlines() if line)
+
+
+def handbook_entries() -> tuple[KnowledgeEntry, ...]:
+    """Return the laboratory handbook, about 120 entries in several namespaces. Raises `DatasetError`."""
+    return tuple(KnowledgeEntry.model_validate(line) for line in _lines("handbook.jsonl"))
+
+
+def handbook_questions() -> tuple[Question, ...]:
+    """Return 60 questions about the handbook with their expected entries and answers. Raises `DatasetError`."""
+    return tuple(Question.model_validate(line) for line in _lines("questions.jsonl"))
+
+
+def python_topics() -> tuple[KnowledgeEntry, ...]:
+    """Return the language reference's topics from this interpreter's own `pydoc_data`, as entries of `python`."""
+    from pydoc_data.topics import topics  # noqa: PLC0415 - half a megabyte that most programs never read
+
+    return tuple(
+        KnowledgeEntry(id=f"python-{name}", namespace="python", title=name, text=text, source_type="pydoc", source_id=name)
+        for name, text in sorted(topics.items())
+    )

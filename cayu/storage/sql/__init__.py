@@ -1,0 +1,1 @@
+"""The SQL engines; each keeps its queries and migrations in `.sql` files beside its code."""

@@ -1,0 +1,272 @@
+"""One SQLite file: a writer and a reader connection, units of work in one hop, and driver errors made typed.
+
+A unit of work runs from BEGIN to COMMIT inside the connection's own thread, so a cancelled caller can neither leave a
+transaction open nor tear one apart; it is told of its cancellation when the unit has ended. The driver's thread is
+not a daemon: a watcher stops it once the main thread has ended, so that a script which forgot to close still exits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import aiosqlite
+
+from cayu.crashpoints import reach
+from cayu.errors import (
+    InvalidInput,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+    StoreNotADatabase,
+    StoreOutcomeUnknown,
+    StoreReadOnly,
+    StoreTooNew,
+)
+from cayu.storage.sql.queries import load_migrations, load_queries
+
+T = TypeVar("T")
+Mode = Literal["rw", "ro"]
+
+APPLICATION_ID = 0x43415955
+"""Marks a file as ours ("CAYU")."""
+DEFAULT_BUSY_SECONDS = 5.0
+WAL_ATTEMPTS = 50
+
+QUERIES = load_queries("cayu.storage.sql.sqlite")
+MIGRATIONS = load_migrations("cayu.storage.sql.sqlite")
+SCHEMA_VERSION = MIGRATIONS[-1].number
+
+
+class OneHopConnection(aiosqlite.Connection):
+    """A driver connection that runs a whole function in its thread."""
+
+    def begin(self) -> None:
+        """Start the connection's thread, and the watcher that stops it after the main thread has ended."""
+        self._thread.start()
+        threading.Thread(target=self._stop_after_main, name="cayu-sqlite-exit", daemon=True).start()
+
+    def _stop_after_main(self) -> None:
+        threading.main_thread().join()
+        self.stop()
+
+    async def open(self) -> None:
+        """Connect; may be called by several tasks at once."""
+        await self._connect()
+
+    async def hop(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work(connection)` in the connection's thread, to its end even when the caller is cancelled."""
+        future = asyncio.ensure_future(self._execute(work, self._conn))
+        cancelled: asyncio.CancelledError | None = None
+        while not future.done():
+            try:
+                await asyncio.shield(future)
+            except asyncio.CancelledError as error:
+                cancelled = error
+            except Exception:  # noqa: BLE001 - it is read from the future below
+                break
+        if cancelled is not None and future.exception() is None:
+            raise cancelled
+        return future.result()
+
+
+class Database:
+    """The connections to one file. Opened at first use; nothing is created for `mode="ro"`."""
+
+    def __init__(self, path: str | Path, *, mode: Mode = "rw", busy_seconds: float = DEFAULT_BUSY_SECONDS) -> None:
+        if str(path) == ":memory:":
+            raise InvalidInput("An in-memory SQLite database cannot be shared; use the in-memory store instead.")
+        self.path = Path(path).absolute()
+        self.mode = mode
+        self._busy_seconds = busy_seconds
+        self._writer: OneHopConnection | None = None
+        self._reader: OneHopConnection | None = None
+        self._closed = False
+
+    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run one unit of work in a transaction that holds the write lock from its start."""
+        if self.mode == "ro":
+            raise StoreReadOnly(path=str(self.path))
+        connection = await self._open_writer()
+        with _typed_errors(self.path):
+            return await connection.hop(lambda raw: _in_transaction(raw, "BEGIN IMMEDIATE", work))
+
+    async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run one reading unit against a consistent snapshot, without waiting for writers."""
+        if self.mode == "rw":
+            await self._open_writer()
+        connection = await self._open_reader()
+        with _typed_errors(self.path):
+            return await connection.hop(lambda raw: _in_transaction(raw, "BEGIN", work))
+
+    async def aclose(self) -> None:
+        """Close both connections; safe to call twice."""
+        self._closed = True
+        connections, self._writer, self._reader = (self._reader, self._writer), None, None
+        for connection in connections:
+            if connection is not None:
+                await connection.close()
+
+    async def _open_writer(self) -> OneHopConnection:
+        if self._writer is None:
+            self._refuse_when_closed()
+            self._writer = OneHopConnection(_once(self._connect_writer), iter_chunk_size=64)
+            self._writer.begin()
+        return await self._opened(self._writer, "_writer")
+
+    async def _open_reader(self) -> OneHopConnection:
+        if self._reader is None:
+            self._refuse_when_closed()
+            self._reader = OneHopConnection(_once(self._connect_reader), iter_chunk_size=64)
+            self._reader.begin()
+        return await self._opened(self._reader, "_reader")
+
+    async def _opened(self, connection: OneHopConnection, slot: str) -> OneHopConnection:
+        try:
+            with _typed_errors(self.path):
+                await connection.open()
+        except StoreError:
+            setattr(self, slot, None)
+            raise
+        return connection
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise StoreClosed
+
+    def _connect_writer(self) -> sqlite3.Connection:
+        if not self.path.parent.is_dir():
+            raise StoreReadOnly(f"The folder of {self.path} does not exist; create it, or give another path.")
+        raw = sqlite3.connect(
+            self.path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=64
+        )
+        return _prepared(raw, lambda: _prepare_writer(raw, self.path))
+
+    def _connect_reader(self) -> sqlite3.Connection:
+        if not self.path.is_file():
+            raise StoreNotADatabase(path=str(self.path), problem="there is no such file")
+        uri = f"{self.path.as_uri()}?mode=ro"
+        raw = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False)
+        return _prepared(raw, lambda: _check_schema(raw, self.path, allow_empty=False))
+
+
+def _once(connect: Callable[[], sqlite3.Connection]) -> Callable[[], sqlite3.Connection]:
+    made: list[sqlite3.Connection] = []
+
+    def connector() -> sqlite3.Connection:
+        if not made:
+            made.append(connect())
+        return made[0]
+
+    return connector
+
+
+def _prepared(raw: sqlite3.Connection, prepare: Callable[[], None]) -> sqlite3.Connection:
+    try:
+        prepare()
+    except BaseException:
+        raw.close()
+        raise
+    return raw
+
+
+def _prepare_writer(raw: sqlite3.Connection, path: Path) -> None:
+    _check_schema(raw, path, allow_empty=True)
+    _enter_wal(raw)
+    raw.execute("PRAGMA synchronous = FULL")
+    _in_transaction(raw, "BEGIN IMMEDIATE", lambda connection: _migrate(connection, path))
+
+
+def _enter_wal(raw: sqlite3.Connection) -> None:
+    # Two processes that create the file at once exclude each other here, and SQLite does not wait by itself.
+    for attempt in range(WAL_ATTEMPTS):
+        try:
+            if raw.execute("PRAGMA journal_mode = WAL").fetchone()[0] == "wal":
+                return
+        except sqlite3.OperationalError:
+            if attempt == WAL_ATTEMPTS - 1:
+                raise
+        time.sleep(0.02)
+
+
+def _check_schema(raw: sqlite3.Connection, path: Path, *, allow_empty: bool) -> int:
+    found: int = raw.execute("PRAGMA user_version").fetchone()[0]
+    ours = raw.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+    tables: int = raw.execute(QUERIES["count_tables"]).fetchone()[0]
+    if not ours and (tables > 0 or not allow_empty):
+        raise StoreNotADatabase(path=str(path), problem="it was not made by Cayu")
+    if found > SCHEMA_VERSION:
+        raise StoreTooNew(path=str(path), found=found, known=SCHEMA_VERSION)
+    return found
+
+
+def _migrate(raw: sqlite3.Connection, path: Path) -> None:
+    found = _check_schema(raw, path, allow_empty=True)
+    for migration in MIGRATIONS:
+        if migration.number <= found:
+            continue
+        for statement in migration.statements:
+            raw.execute(statement)
+        raw.execute(f"PRAGMA user_version = {migration.number}")
+        raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def _in_transaction(raw: sqlite3.Connection, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
+    raw.execute(begin)
+    try:
+        result = work(raw)
+        if begin == "BEGIN IMMEDIATE":
+            reach("commit.prepared")
+        raw.execute("COMMIT")
+    except BaseException:
+        if raw.in_transaction:
+            raw.execute("ROLLBACK")
+        raise
+    if begin == "BEGIN IMMEDIATE":
+        reach("commit.durable")
+    return result
+
+
+class _typed_errors:  # noqa: N801 - reads as the statement it is
+    """Turns the driver's errors into ours at the one place where they leave the driver."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, sqlite3.Error):
+            raise _translated(error, self._path) from error
+        if isinstance(error, ValueError) and "losed" in str(error):
+            raise StoreClosed from error
+
+
+def _translated(error: sqlite3.Error, path: str) -> StoreError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    match code:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreBusy(path=path)
+        case sqlite3.SQLITE_FULL:
+            return StoreFull(path=path)
+        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+            return StoreNotADatabase(path=path, problem="it is damaged, or another kind of file")
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return StoreReadOnly(path=path)
+        case sqlite3.SQLITE_IOERR:
+            return StoreOutcomeUnknown()
+    return StoreError(f"SQLite refused the work on {path} (error {code}); nothing was written.")
+
+
+def rows(raw: sqlite3.Connection, name: str, parameters: object = ()) -> list[tuple[object, ...]]:
+    """Run a named query and return all of its rows."""
+    with closing(raw.execute(QUERIES[name], parameters)) as cursor:  # type: ignore[arg-type]
+        return cursor.fetchall()

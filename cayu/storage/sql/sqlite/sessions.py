@@ -1,0 +1,212 @@
+"""Sessions in a SQLite file: the stream and document primitives as single units of work."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+from cayu.canonical import JSON, dumps, loads
+from cayu.clock import Clock, SystemClock
+from cayu.sessions.streams import (
+    LEASE_SECONDS,
+    Decide,
+    HeadQuery,
+    Held,
+    Item,
+    ItemQuery,
+    Loaded,
+    Page,
+    RecordQuery,
+    SessionStore,
+    StoredItem,
+    StoredRecord,
+    StreamHead,
+    StreamRow,
+    StreamState,
+    Unit,
+    decide_append,
+    decide_renewal,
+)
+from cayu.storage.sql.sqlite.database import DEFAULT_BUSY_SECONDS, QUERIES, Database, Mode, rows
+
+ALL = -1
+"""SQLite's word for no LIMIT."""
+
+
+class SQLiteSessionStore(SessionStore):
+    """Sessions in one file, shared safely between processes of one machine.
+
+    `path` is created with its schema at the first use; `mode="ro"` only looks and creates nothing. `busy_seconds` is
+    how long a write waits for another process. Raises the `StoreError` that says what is wrong with the file.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        mode: Mode = "rw",
+        busy_seconds: float = DEFAULT_BUSY_SECONDS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._database = Database(path, mode=mode, busy_seconds=busy_seconds)
+        self._clock = clock or SystemClock()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._database.path
+
+    async def append(self, unit: Unit) -> tuple[StreamState, int]:
+        """Write one unit in one transaction."""
+        return await self._database.write(lambda raw: _append(raw, unit, self._clock.now_us()))
+
+    async def renew(self, stream: str, held: Held, lease_seconds: float = LEASE_SECONDS) -> StreamState:
+        """Prolong a claim in one transaction."""
+        return await self._database.write(
+            lambda raw: _renew(raw, stream, held, self._clock.now_us(), lease_seconds),
+        )
+
+    async def load(self, stream: str, after: int = 0) -> Loaded | None:
+        """Return head and records from one snapshot."""
+        return await self._database.read(lambda raw: _load(raw, stream, after, self._clock.now_us()))
+
+    async def heads(self, query: HeadQuery) -> Page[StreamHead]:
+        """List heads by key, newest first."""
+        return await self._database.read(lambda raw: _heads(raw, query))
+
+    async def records(self, query: RecordQuery) -> Sequence[tuple[str, StoredRecord]]:
+        """Scan records in key order."""
+        return await self._database.read(lambda raw: _records(raw, query))
+
+    async def items(self, query: ItemQuery) -> Page[StoredItem]:
+        """List items; the cursor is an offset."""
+        return await self._database.read(lambda raw: _items(raw, query))
+
+    async def transact(self, collection: str, id: str, decide: Decide) -> JSON:
+        """Replace one document in one transaction."""
+        return await self._database.write(lambda raw: _transact(raw, collection, id, decide, self._clock.now_us()))
+
+    async def now(self) -> int:
+        """Return this machine's wall clock, which is the clock of a local file."""
+        return self._clock.now_us()
+
+    def durable_state_paths(self) -> tuple[Path, ...]:
+        """Return the primary file."""
+        return (self._database.path,)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._database.aclose()
+
+
+def _state(raw: sqlite3.Connection, stream: str) -> tuple[int | None, StreamState | None]:
+    found = raw.execute(QUERIES["head_state"], (stream,)).fetchone()
+    return (None, None) if found is None else (found[0], StreamState(*found[1:]))
+
+
+def _append(raw: sqlite3.Connection, unit: Unit, now: int) -> tuple[StreamState, int]:
+    key, before = _state(raw, unit.stream)
+    after = decide_append(before, unit, now)
+    if unit.create is not None:
+        key = raw.execute(QUERIES["insert_head"], (*_columns(unit.create), *astuple(after))).lastrowid
+    else:
+        raw.execute(QUERIES["update_head"], (*astuple(after), key))
+    first = after.version - len(unit.records) + 1
+    raw.executemany(
+        QUERIES["insert_event"],
+        [(key, first + index, record.type, now, record.body) for index, record in enumerate(unit.records)],
+    )
+    if unit.items:
+        raw.executemany(
+            QUERIES["upsert_item"],
+            [(key, item.kind, item.key, item.state, item.due_at, item.body) for item in unit.items],
+        )
+    return after, now
+
+
+def _renew(raw: sqlite3.Connection, stream: str, held: Held, now: int, seconds: float) -> StreamState:
+    key, before = _state(raw, stream)
+    after = decide_renewal(before, stream, held, now, seconds)
+    raw.execute(QUERIES["update_head"], (*astuple(after), key))
+    return after
+
+
+def _columns(row: StreamRow) -> tuple[Any, ...]:
+    return (
+        row.id,
+        row.instance_id,
+        row.agent_name,
+        row.provider_name,
+        row.model,
+        row.environment_name,
+        row.parent_session_id,
+        row.causal_budget_id,
+        row.title,
+        dumps(dict(row.labels or {})),
+        dumps(dict(row.metadata or {})),
+    )
+
+
+def _head(found: tuple[Any, ...]) -> StreamHead:
+    row = StreamRow(*found[1:10], labels=loads(found[10]), metadata=loads(found[11]))
+    return StreamHead(row, StreamState(*found[12:]))
+
+
+def _load(raw: sqlite3.Connection, stream: str, after: int, now: int) -> Loaded | None:
+    found = raw.execute(QUERIES["head"], (stream,)).fetchone()
+    if found is None:
+        return None
+    records = [StoredRecord(*record) for record in raw.execute(QUERIES["events_after"], (found[0], after))]
+    return Loaded(_head(found), records, now)
+
+
+def _heads(raw: sqlite3.Connection, query: HeadQuery) -> Page[StreamHead]:
+    wanted = {
+        "id": query.session_id,
+        "agent_name": query.agent_name,
+        "status": query.status,
+        "text": query.text.lower() if query.text else None,
+    }
+    total = raw.execute(QUERIES["count_heads"], wanted).fetchone()[0]
+    found = raw.execute(QUERIES["heads"], {**wanted, "after": query.after, "limit": query.limit}).fetchall()
+    following = found[-1][0] if len(found) == query.limit else None
+    return Page([_head(row) for row in found], following, total)
+
+
+def _records(raw: sqlite3.Connection, query: RecordQuery) -> Sequence[tuple[str, StoredRecord]]:
+    wanted = {
+        "id": query.session_id,
+        "types": dumps(list(query.types)).decode() if query.types else None,
+        "bodies": query.bodies,
+        "limit": ALL if query.limit is None else query.limit,
+    }
+    cursor = raw.execute(QUERIES["scan_events"], wanted)
+    return [(found[0], StoredRecord(*found[1:])) for found in cursor]
+
+
+def _items(raw: sqlite3.Connection, query: ItemQuery) -> Page[StoredItem]:
+    offset = query.after or 0
+    wanted = {
+        "id": query.session_id,
+        "kinds": dumps(list(query.kinds)).decode() if query.kinds else None,
+        "state": query.state,
+    }
+    name = "pending_items" if query.state == "pending" else "items"
+    total = raw.execute(QUERIES["count_items"], wanted).fetchone()[0]
+    found = rows(raw, name, {**wanted, "limit": query.limit, "offset": offset})
+    listed = [StoredItem(row[0], Item(*row[1:])) for row in found]  # type: ignore[arg-type]
+    return Page(listed, offset + len(listed) if offset + len(listed) < total else None, total)
+
+
+def _transact(raw: sqlite3.Connection, collection: str, id: str, decide: Decide, now: int) -> JSON:
+    found = raw.execute(QUERIES["document"], (collection, id)).fetchone()
+    current = None if found is None else loads(found[0])
+    desired = decide(current, now)
+    if desired is None:
+        return current
+    body = dumps(desired)
+    raw.execute(QUERIES["put_document"], (collection, id, body))
+    return loads(body)

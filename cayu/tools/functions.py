@@ -1,0 +1,107 @@
+"""Tools made from typed functions: the schema comes from the signature, the identity from module, name and version."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from cayu.canonical import dumps, normalise
+from cayu.effects import ToolEffect
+from cayu.errors import InvalidInput
+from cayu.identity import ExecutionProfileBehaviorIdentity
+from cayu.tools.spec import Tool, ToolContext, ToolResult, ToolSpec
+
+
+class FunctionTool(Tool):
+    """A tool whose work is a function; synchronous ones run in a worker thread."""
+
+    def __init__(self, function: Callable[..., Any], spec: ToolSpec, model: type[BaseModel], context: str | None):
+        self.spec = spec
+        self._function = function
+        self._model = model
+        self._context = context
+
+    async def run(self, ctx: ToolContext, args: dict[str, Any]) -> ToolResult:
+        """Call the function with the arguments as its annotations have them."""
+        parsed = self._model.model_validate(args)
+        values = {name: getattr(parsed, name) for name in type(parsed).model_fields}
+        if self._context is not None:
+            values[self._context] = ctx
+        if inspect.iscoroutinefunction(self._function):
+            value = await self._function(**values)
+        else:
+            value = await asyncio.to_thread(self._function, **values)
+        return as_result(value)
+
+
+def as_result(value: Any) -> ToolResult:
+    """Return a function's value as a result: text as it is, models and other data as JSON in both forms."""
+    if isinstance(value, ToolResult):
+        return value
+    if value is None or isinstance(value, str):
+        return ToolResult(content=value or "")
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    structured = normalise(value)
+    return ToolResult(content=dumps(structured).decode(), structured=structured)
+
+
+def tool(
+    *,
+    version: str,
+    effect: ToolEffect,
+    name: str | None = None,
+    description: str | None = None,
+    parallel_safe: bool = True,
+    max_terminal_payload_bytes: int | None = None,
+) -> Callable[[Callable[..., Any]], FunctionTool]:
+    """Turn a typed function into a tool.
+
+    `version` declares its behaviour: change it with what the function does. A parameter annotated `ToolContext`
+    receives the call's context and is not shown to the model. The description is the docstring unless given.
+    Raises `InvalidInput` for a function whose parameters are not all annotated.
+    """
+
+    def decorate(function: Callable[..., Any]) -> FunctionTool:
+        model, context = _arguments(function)
+        identity = ExecutionProfileBehaviorIdentity(
+            name=f"{function.__module__}.{function.__qualname__}"[:256],
+            behavior_version=version,
+            implementation_version=version,
+        )
+        schema = model.model_json_schema()
+        schema.pop("title", None)
+        spec = ToolSpec(
+            name=name or function.__name__,
+            description=description or inspect.getdoc(function) or function.__name__,
+            input_schema=schema,
+            effect=effect,
+            parallel_safe=parallel_safe,
+            max_terminal_payload_bytes=max_terminal_payload_bytes,
+            execution_profile_identity=identity,
+        )
+        return FunctionTool(function, spec, model, context)
+
+    return decorate
+
+
+def _arguments(function: Callable[..., Any]) -> tuple[type[BaseModel], str | None]:
+    hints = get_type_hints(function, include_extras=True)
+    fields: dict[str, Any] = {}
+    context = None
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise InvalidInput(f"{function.__name__}: parameter {parameter.name!r} cannot be filled by name.")
+        if parameter.name not in hints:
+            raise InvalidInput(f"{function.__name__}: parameter {parameter.name!r} needs a type annotation.")
+        if hints[parameter.name] is ToolContext:
+            context = parameter.name
+            continue
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (hints[parameter.name], default)
+    model = create_model(f"{function.__name__}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+    return model, context

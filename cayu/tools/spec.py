@@ -1,0 +1,117 @@
+"""What a tool is: its specification, what it receives and what it gives back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from pydantic import Field, field_validator
+
+from cayu.canonical import normalise
+from cayu.effects import ToolEffect
+from cayu.errors import InvalidInput
+from cayu.identity import ExecutionProfileBehaviorIdentity
+from cayu.knowledge.records import KnowledgeAccessScope
+from cayu.knowledge.store import KnowledgeStore
+from cayu.messages import Frozen
+
+NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+TOOL_NAME = r"^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$"
+"""What every provider accepts as a tool's name."""
+
+
+class ToolSpec(Frozen):
+    """What a model and the runtime know of a tool before it runs."""
+
+    name: str = Field(pattern=TOOL_NAME)
+    description: str
+    input_schema: dict[str, Any] = NO_ARGUMENTS
+    """JSON Schema (draft 2020-12) of the arguments, an object."""
+    effect: ToolEffect = ToolEffect.EXTERNAL
+    parallel_safe: bool = True
+    """May run beside its neighbours in a round."""
+    max_terminal_payload_bytes: int | None = Field(default=None, ge=1)
+    """Largest result to keep, in bytes of JSON; None takes the application's bound."""
+    execution_profile_identity: ExecutionProfileBehaviorIdentity | None = None
+    """None leaves the tool opaque: sessions that have it do not survive a rebuild of the application."""
+
+    @field_validator("input_schema")
+    @classmethod
+    def _is_a_schema(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            Draft202012Validator.check_schema(value)
+        except SchemaError as error:
+            raise ValueError(f"input_schema is not a JSON Schema at {error.json_path}") from None
+        if value.get("type") != "object":
+            raise ValueError('input_schema describes an object: it needs "type": "object"')
+        return dict(normalise(value))
+
+
+class ToolResult(Frozen):
+    """What a call gives back to the model and to the log."""
+
+    content: str
+    """What the model reads."""
+    structured: Any = None
+    """The same as data, inside the JSON domain."""
+    artifacts: tuple[Any, ...] = ()
+    """References to things kept elsewhere, inside the JSON domain; not shown to the model."""
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolContext:
+    """What a call knows of its surroundings."""
+
+    session_id: str
+    agent_name: str
+    environment_name: str | None = None
+    causal_budget_id: str | None = None
+    idempotency_key: str = ""
+    """The same for every attempt at this call, and for no other call."""
+    knowledge_store: KnowledgeStore | None = None
+    """The selected environment's store; None without one."""
+    knowledge_access_scope: KnowledgeAccessScope | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Tool(ABC):
+    """Something that an agent can call. A subclass sets `spec` and implements `run`."""
+
+    spec: ToolSpec
+    requires_knowledge: ClassVar[bool] = False
+    """True refuses a run whose environment binds no knowledge store, before any provider is asked."""
+
+    @abstractmethod
+    async def run(self, ctx: ToolContext, args: dict[str, Any]) -> ToolResult:
+        """Do the work. An exception becomes an error result that the model reads."""
+
+
+class InputValidator:
+    """Checks arguments against one tool's schema; made once, when the tool is registered."""
+
+    def __init__(self, spec: ToolSpec) -> None:
+        self._validator = Draft202012Validator(spec.input_schema)
+
+    def problem(self, arguments: object) -> str | None:
+        """Return where and how the arguments miss the schema, None when they fit.
+
+        Names places and rules, never the values, which may be long or private.
+        """
+        found = [f"{error.json_path} breaks {error.validator!r}" for error in self._validator.iter_errors(arguments)]
+        return "; ".join(sorted(found)[:5]) or None
+
+
+def check_tools(tools: tuple[Tool, ...]) -> None:
+    """Refuse a set of tools that is not usable: things that are no tools, and names that occur twice."""
+    names = set()
+    for tool in tools:
+        if not isinstance(tool, Tool) or not isinstance(getattr(tool, "spec", None), ToolSpec):
+            raise InvalidInput(f"{type(tool).__name__} is not a Tool with a spec; subclass Tool or use @tool.")
+        if tool.spec.name in names:
+            raise InvalidInput(f"Two tools are named {tool.spec.name!r}; give each its own name.")
+        names.add(tool.spec.name)
