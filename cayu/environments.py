@@ -38,7 +38,9 @@ class Environment:
         knowledge_access_scope: KnowledgeAccessScope | None = None,
     ) -> None:
         if knowledge_store is None and knowledge_access_scope is not None:
-            raise KnowledgeScopeError("An access scope without a knowledge store binds nothing; pass the store as well.")
+            raise KnowledgeScopeError(
+                "An access scope without a knowledge store binds nothing; pass the store as well."
+            )
         if knowledge_store is not None:
             bound = knowledge_store.bound_access_scope()
             scope = knowledge_access_scope or bound

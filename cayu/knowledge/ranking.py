@@ -22,11 +22,12 @@ COVERAGE_SHARE = 0.35
 """Part of the score that goes to how many of the query's words occur at all."""
 
 _WORD = re.compile(r"[^\W_]+")
-_STOP = frozenset(
-    "a about after an and any are as at be been before by can do does for from has have how i if in into is it its "
-    "long many may me much must my not of on or our shall should so than that the their them there these they this "
-    "to was we what when where which who whom whose why will with would you your".split()
-)
+_STOP_WORDS = """
+a about after an and any are as at be been before by can do does for from has have how i if in into is it its long many
+may me much must my not of on or our shall should so than that the their them there these they this to was we what when
+where which who whom whose why will with would you your
+"""
+_STOP = frozenset(_STOP_WORDS.split())
 _SUFFIXES = ("ings", "ing", "edly", "ied", "ies", "ed", "es", "s", "ly")
 _MIN_STEM = 3
 

@@ -1,4 +1,4 @@
-"""The knowledge store: scoped search over revisions. A backend selects and writes; scopes and ranking are here, once."""
+"""The knowledge store: scoped search over revisions. A backend selects and writes; scopes and ranking are here."""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ its log says cannot drift apart. Events of types that this release does not know
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 from cayu.canonical import loads
@@ -41,6 +43,22 @@ def apply(view: SessionView, sequence: int, type: str, at: int, payload: Payload
         _decide(view, type, payload, at, sequence)
     view.version = sequence
     view.updated_at = at
+
+
+def ahead(view: SessionView, changes: Iterable[tuple[str, Payload]]) -> SessionView:
+    """Return what `view` will be once `changes`, as (type, payload), are committed; `view` itself stays as it is."""
+    later = replace(
+        view,
+        run=replace(view.run),
+        usage=replace(view.usage),
+        transcript=list(view.transcript),
+        queued=list(view.queued),
+        rounds=[*view.rounds[:-1], *deepcopy(view.rounds[-1:])],
+        decisions=dict(view.decisions),
+    )
+    for type, payload in changes:
+        apply(later, later.version + 1, type, later.updated_at, payload)
+    return later
 
 
 def _started(view: SessionView, payload: Payload, at: int) -> None:
@@ -92,10 +110,14 @@ def _model_completed(view: SessionView, payload: Payload, at: int) -> None:
     view.usage.output_tokens += usage.get("output_tokens", 0)
 
 
+def round_of(payload: Payload, asking: Message, at: int = 0) -> RoundView:
+    """Return the round that an opening event describes, for the calls of the assistant message before it."""
+    calls = [_proposed(entry, part.arguments) for entry, part in zip(payload["calls"], asking.tool_calls, strict=True)]
+    return RoundView(id=payload["tool_round_id"], step=payload["step"], calls=calls, opened_at=at)
+
+
 def _round_opened(view: SessionView, payload: Payload, at: int) -> None:
-    asked = view.transcript[-1].tool_calls
-    calls = [_proposed(entry, part.arguments) for entry, part in zip(payload["calls"], asked, strict=True)]
-    view.rounds.append(RoundView(id=payload["tool_round_id"], step=payload["step"], calls=calls, opened_at=at))
+    view.rounds.append(round_of(payload, view.transcript[-1], at))
 
 
 def _proposed(entry: Payload, arguments: dict[str, Any]) -> CallView:
@@ -106,6 +128,7 @@ def _proposed(entry: Payload, arguments: dict[str, Any]) -> CallView:
         name=entry["name"],
         arguments=arguments,
         digest=entry["digest"],
+        asked_digest=entry["digest"],
         effect=ToolEffect(entry["effect"]),
         parallel_safe=entry["parallel"],
         verdict=entry["verdict"],
@@ -135,7 +158,9 @@ def _answer(call: CallView) -> ToolResultPart:
     )
 
 
-def _call_event(change: Callable[[CallView, Payload, int], None], event: E) -> Callable[[SessionView, Payload, int], None]:
+def _call_event(
+    change: Callable[[CallView, Payload, int], None], event: E
+) -> Callable[[SessionView, Payload, int], None]:
     def handle(view: SessionView, payload: Payload, at: int) -> None:
         call = view.rounds[-1].call(payload["tool_call_id"])
         call.state = CALL.advance(call.state, event, view.row.id)

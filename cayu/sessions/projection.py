@@ -57,6 +57,11 @@ def counters(drafts: Iterable[Draft]) -> dict[str, int]:
     return added
 
 
+def asks_human(drafts: Iterable[Draft]) -> bool:
+    """True when one of the drafts opens a pending action."""
+    return any(_PENDING_STEP.get(draft.type, 0) > 0 for draft in drafts)
+
+
 def items(drafts: Iterable[Draft], opened: RoundView | None, agent_name: str, now: int) -> tuple[Item, ...]:
     """Return the items that the drafts open or settle; `now` is the store's clock in microseconds."""
     if opened is None:

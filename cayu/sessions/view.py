@@ -48,6 +48,9 @@ class CallView:
     name: str
     arguments: dict[str, Any]
     digest: str
+    """Of the arguments as they run."""
+    asked_digest: str
+    """Of the arguments as the model gave them."""
     effect: ToolEffect
     parallel_safe: bool
     verdict: str

@@ -65,9 +65,11 @@ def handbook_questions() -> tuple[Question, ...]:
 
 def python_topics() -> tuple[KnowledgeEntry, ...]:
     """Return the language reference's topics from this interpreter's own `pydoc_data`, as entries of `python`."""
-    from pydoc_data.topics import topics  # noqa: PLC0415 - half a megabyte that most programs never read
+    from pydoc_data.topics import topics
 
     return tuple(
-        KnowledgeEntry(id=f"python-{name}", namespace="python", title=name, text=text, source_type="pydoc", source_id=name)
+        KnowledgeEntry(
+            id=f"python-{name}", namespace="python", title=name, text=text, source_type="pydoc", source_id=name
+        )
         for name, text in sorted(topics.items())
     )

@@ -93,9 +93,7 @@ class AlwaysRequireApprovalToolPolicy(ToolPolicy):
 
     async def authorize(self, request: ToolPolicyRequest) -> ToolPolicyResult:
         """Require approval."""
-        return ToolPolicyResult(
-            decision=ToolPolicyDecision.REQUIRE_APPROVAL, approval_expires_in_seconds=self._expires
-        )
+        return ToolPolicyResult(decision=ToolPolicyDecision.REQUIRE_APPROVAL, approval_expires_in_seconds=self._expires)
 
 
 class ByEffectToolPolicy(ToolPolicy):

@@ -61,9 +61,13 @@ class OneHopConnection(aiosqlite.Connection):
         """Connect; may be called by several tasks at once."""
         await self._connect()
 
+    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        result: T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
+        return result
+
     async def hop(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work(connection)` in the connection's thread, to its end even when the caller is cancelled."""
-        future = asyncio.ensure_future(self._execute(work, self._conn))
+        future = asyncio.ensure_future(self._run(work))
         cancelled: asyncio.CancelledError | None = None
         while not future.done():
             try:
@@ -168,7 +172,7 @@ def _once(connect: Callable[[], sqlite3.Connection]) -> Callable[[], sqlite3.Con
     return connector
 
 
-def _prepared(raw: sqlite3.Connection, prepare: Callable[[], None]) -> sqlite3.Connection:
+def _prepared(raw: sqlite3.Connection, prepare: Callable[[], object]) -> sqlite3.Connection:
     try:
         prepare()
     except BaseException:

@@ -57,7 +57,7 @@ class SQLiteKnowledgeStore(KnowledgeStore):
 
     async def frontier(self) -> int:
         """Return the last change sequence."""
-        found: int = await self._database.read(lambda raw: _frontier(raw))
+        found: int = await self._database.read(_frontier)
         return found
 
     async def aclose(self) -> None:

@@ -1,0 +1,134 @@
+"""What has to hold before work enters a session: its state, its owner and its execution profile.
+
+Entries load and check first and claim with their first commit. When another writer was faster they start over, so a
+decision is made once and everyone else learns what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from cayu.errors import (
+    ExecutionProfileError,
+    ExecutionProfileMismatchError,
+    SessionNeedsRecovery,
+    SessionNotFound,
+    SessionRunning,
+    StreamConflict,
+)
+from cayu.events import EventType as E
+from cayu.identity import ProfileComparison, compare_profiles
+from cayu.runtime.drive import Drive, Services
+from cayu.runtime.ownership import describe, is_gone
+from cayu.runtime.registry import Assembly
+from cayu.sessions.fold import fold
+from cayu.sessions.projection import Draft
+from cayu.sessions.states import SessionStatus
+from cayu.sessions.streams import StreamState, is_owned
+from cayu.sessions.view import SessionView
+
+Enter = Callable[[Drive], Awaitable[bool]]
+RUNNING = (SessionStatus.RUNNING, SessionStatus.INTERRUPTING)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A session as an entry finds it."""
+
+    view: SessionView
+    state: StreamState
+    now: int
+    """The store's clock in microseconds."""
+    evicting: str | None
+    """The owner of record, when it is provably gone."""
+
+    @property
+    def owned(self) -> bool:
+        """True while a live owner works on the session."""
+        return is_owned(self.state, self.now) and self.evicting is None
+
+
+async def stand(services: Services, session_id: str) -> Standing:
+    """Load and fold one session. Raises `SessionNotFound`."""
+    loaded = await services.store.load(session_id)
+    if loaded is None:
+        raise SessionNotFound(session_id=session_id)
+    state = loaded.head.state
+    gone = state.owner if state.owner is not None and is_gone(state.owner) else None
+    return Standing(fold(loaded.head.row, loaded.records), state, loaded.now, gone)
+
+
+def repeated(enter: Enter) -> Enter:
+    """Return an entry that starts over when another writer was faster."""
+
+    async def entered(drive: Drive) -> bool:
+        while True:
+            try:
+                return await enter(drive)
+            except StreamConflict:
+                continue
+
+    return entered
+
+
+def refuse_running(standing: Standing) -> None:
+    """Raise when the session is at work, or was cut off at work."""
+    view = standing.view
+    if view.status not in RUNNING:
+        return
+    if standing.owned:
+        raise SessionRunning(session_id=view.row.id, owner=describe(standing.state.owner or ""))
+    reason = "a tool round is open" if view.open_round else "a model step may be in flight"
+    raise SessionNeedsRecovery(session_id=view.row.id, reason=reason)
+
+
+def refuse_unknown(standing: Standing) -> None:
+    """Raise when a call's outcome has to be found out first."""
+    opened = standing.view.open_round
+    if opened is not None and opened.unknown:
+        calls = ", ".join(repr(call.id) for call in opened.unknown)
+        reason = f"the outcome of {calls} is unknown and waits for an operator"
+        raise SessionNeedsRecovery(session_id=standing.view.row.id, reason=reason)
+
+
+async def check_profile(drive: Drive, standing: Standing, assembly: Assembly, boundary: str) -> ProfileComparison:
+    """Compare profiles; on a difference record the refusal, once, and raise `ExecutionProfileMismatchError`."""
+    comparison = compare_profiles(standing.view.profile, assembly.profile)
+    if not comparison.equal:
+        await record_refusal(drive, standing, assembly, comparison, boundary)
+        raise profile_error(ExecutionProfileMismatchError, standing.view, comparison, boundary)
+    return comparison
+
+
+async def record_refusal(
+    drive: Drive, standing: Standing, assembly: Assembly, comparison: ProfileComparison, boundary: str
+) -> None:
+    """Write that a profile was refused, unless the log's last refusal says the same."""
+    candidate = comparison.candidate.fingerprint
+    if standing.view.rejected_candidate == candidate:
+        return
+    drive.attach(standing.view, assembly, evicting=standing.evicting)
+    payload = {
+        "boundary": boundary,
+        "expected_profile_fingerprint": comparison.expected.fingerprint,
+        "candidate_profile_fingerprint": candidate,
+        "changed_component_classes": list(comparison.changed_component_classes),
+        "differences": [list(pair) for pair in comparison.differences],
+    }
+    await drive.log.commit([Draft(E.SESSION_PROFILE_REJECTED, payload)], release=True)
+
+
+def profile_error(
+    kind: type[ExecutionProfileError], view: SessionView, comparison: ProfileComparison, boundary: str, reason: str = ""
+) -> ExecutionProfileError:
+    """Return the error that tells of a profile, with its classes and never a member."""
+    return kind(
+        session_id=view.row.id,
+        expected_profile_fingerprint=comparison.expected.fingerprint,
+        candidate_profile_fingerprint=comparison.candidate.fingerprint,
+        changed_component_classes=comparison.changed_component_classes,
+        differences=comparison.differences,
+        boundary=boundary,
+        reason=reason,
+    )

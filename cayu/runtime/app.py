@@ -1,0 +1,202 @@
+"""The application: what is registered, and the calls through which sessions are run, resumed, decided and recovered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self
+
+from cayu.agents import AgentSpec
+from cayu.canonical import dumps, loads
+from cayu.clock import SystemClock
+from cayu.environments import Environment
+from cayu.errors import InvalidInput, SessionNotFound, SessionNotRunning
+from cayu.events import Event
+from cayu.events import EventType as E
+from cayu.knowledge.store import KnowledgeStore
+from cayu.observability.sinks import EventSink
+from cayu.providers.base import ModelProvider
+from cayu.runtime.admission import RUNNING, Enter, stand
+from cayu.runtime.config import RuntimeConfig
+from cayu.runtime.decisions import enter_answer, enter_approval
+from cayu.runtime.drive import Drive, Services
+from cayu.runtime.entries import enter_recovery, enter_resume, enter_run
+from cayu.runtime.log import build_event
+from cayu.runtime.profiles import ExecutionProfilePolicy
+from cayu.runtime.registry import Registry
+from cayu.sessions.records import (
+    PENDING,
+    PENDING_KINDS,
+    PendingAction,
+    PendingActionPage,
+    PendingActionQuery,
+    Session,
+    session_record,
+)
+from cayu.sessions.requests import (
+    InterruptSessionRequest,
+    ResumeRequest,
+    RunRequest,
+    ToolApprovalRequest,
+    UserInputResponse,
+)
+from cayu.sessions.streams import HeadQuery, ItemQuery, Record, SessionStore, Unit
+from cayu.storage.memory import InMemorySessionStore
+from cayu.tools.policy import ToolPolicy
+from cayu.tools.spec import Tool
+
+
+class CayuApp:
+    """One application over one session store.
+
+    Without stores it keeps sessions in this process. Every call that works on a session is an asynchronous generator of
+    events; closing it, or cancelling whoever iterates it, interrupts the session cleanly.
+    """
+
+    def __init__(
+        self,
+        *,
+        session_store: SessionStore | None = None,
+        knowledge_store: KnowledgeStore | None = None,
+        event_sinks: Sequence[EventSink] = (),
+        execution_profile_policy: ExecutionProfilePolicy | None = None,
+        config: RuntimeConfig | None = None,
+    ) -> None:
+        """Bind the application to its stores.
+
+        `knowledge_store` is the application's own; tools receive the store of the selected environment.
+        """
+        self.session_store = session_store or InMemorySessionStore()
+        self.knowledge_store = knowledge_store
+        self._profile_policy = execution_profile_policy
+        self._registry = Registry()
+        self.services = Services(
+            store=self.session_store,
+            registry=self._registry,
+            config=config or RuntimeConfig(),
+            clock=SystemClock(),
+            sinks=tuple(event_sinks),
+        )
+
+    def register_provider(self, provider: ModelProvider, default: bool = False) -> None:
+        """Register a model provider under its name; the first one is the default."""
+        self._registry.add_provider(provider, default)
+
+    def register_environment(self, environment: Environment, default: bool = False) -> None:
+        """Register an environment under its name; a default one serves runs that name none."""
+        self._registry.add_environment(environment, default)
+
+    def register_agent(
+        self, spec: AgentSpec, tools: Sequence[Tool] = (), tool_policy: ToolPolicy | None = None
+    ) -> None:
+        """Register an agent with its tools and the policy that decides about their calls (None allows all)."""
+        self._registry.add_agent(spec, tools, tool_policy)
+
+    @property
+    def agent_names(self) -> tuple[str, ...]:
+        """The registered agents, in the order of registration."""
+        return self._registry.agent_names
+
+    def run(self, request: RunRequest) -> AsyncGenerator[Event, None]:
+        """Begin a new session. Raises `SessionAlreadyExists`, `NotRegistered` and `MissingBinding`."""
+        return self._drive(enter_run(request))
+
+    def resume(self, request: ResumeRequest) -> AsyncGenerator[Event, None]:
+        """Begin the next turn of a session that has ended, failed or was interrupted.
+
+        Raises `SessionRunning`, `SessionAwaitingHuman`, `SessionNeedsRecovery` and the `ExecutionProfileError`s.
+        """
+        return self._drive(enter_resume(request, self._profile_policy))
+
+    def resolve_tool_approval(self, request: ToolApprovalRequest) -> AsyncGenerator[Event, None]:
+        """Approve or deny one call; the last decision of a round lets the run go on.
+
+        An exact repeat yields what was recorded and does nothing. Raises `AlreadyDecided`, `PendingActionNotFound`,
+        `InvalidInput` for edited arguments outside the schema, and `ExecutionProfileMismatchError`.
+        """
+        return self._drive(enter_approval(request))
+
+    def resolve_user_input(self, response: UserInputResponse) -> AsyncGenerator[Event, None]:
+        """Answer one question, by the same rules as an approval."""
+        return self._drive(enter_answer(response))
+
+    def recover_incomplete_session(self, session_id: str) -> AsyncGenerator[Event, None]:
+        """Go on with a session whose process was lost: what is staged is kept, what may be replayed is replayed once.
+
+        Raises `SessionRunning` while an owner may be alive and `SessionNotRunning` when nothing is to be recovered.
+        """
+        return self._drive(enter_recovery(session_id))
+
+    async def interrupt_session(self, request: InterruptSessionRequest) -> AsyncGenerator[Event, None]:
+        """Ask a running session to stop, wherever it runs; one whose process is lost is closed here and now.
+
+        Raises `SessionNotRunning` and writes nothing when there is nothing to stop.
+        """
+        standing = await stand(self.services, request.session_id)
+        row = standing.view.row
+        if standing.view.status not in RUNNING:
+            raise SessionNotRunning(session_id=row.id, status=standing.view.status)
+        payload = request.model_dump(mode="json", exclude={"session_id"}, exclude_none=True)
+        record = Record(E.SESSION_INTERRUPT_REQUESTED, dumps(payload))
+        state, _ = await self.session_store.append(
+            Unit(stream=row.id, expected_version=None, fence=None, records=(record,))
+        )
+        drive = self.services.drives.get(row.id)
+        if drive is not None:
+            drive.interrupt()
+        loaded = await self.session_store.load(row.id, state.version - 1)
+        if loaded is not None and loaded.records:
+            yield build_event(row, loaded.records[0])
+        if drive is None and not standing.owned:
+            async with aclosing(self.recover_incomplete_session(row.id)) as events:
+                async for event in events:
+                    yield event
+
+    async def list_pending_actions(self, query: PendingActionQuery | None = None) -> PendingActionPage:
+        """Return what waits for a human, from the oldest session on."""
+        wanted = query or PendingActionQuery()
+        if wanted.cursor is not None and not wanted.cursor.isdecimal():
+            raise InvalidInput("The cursor is none of list_pending_actions; leave it out to start over.")
+        page = await self.session_store.items(
+            ItemQuery(
+                session_id=wanted.session_id,
+                kinds=(wanted.kind,) if wanted.kind else PENDING_KINDS,
+                state=PENDING,
+                after=int(wanted.cursor) if wanted.cursor else None,
+                limit=wanted.limit,
+            )
+        )
+        return PendingActionPage(
+            actions=tuple(PendingAction.from_body(row.session_id, loads(row.item.body)) for row in page.rows),
+            next_cursor=None if page.next is None else str(page.next),
+            total=page.total,
+        )
+
+    async def get_session(self, session_id: str) -> Session:
+        """Return one session's record. Raises `SessionNotFound`."""
+        page = await self.session_store.heads(HeadQuery(session_id=session_id, limit=1))
+        if not page.rows:
+            raise SessionNotFound(session_id=session_id)
+        return session_record(page.rows[0])
+
+    async def aclose(self) -> None:
+        """Interrupt what still runs in this application, then close its store; safe to call twice."""
+        for drive in list(self.services.drives.values()):
+            await drive.shut()
+        await self.session_store.aclose()
+
+    async def __aenter__(self) -> Self:
+        """Return the application."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the application."""
+        await self.aclose()
+
+    async def _drive(self, enter: Enter) -> AsyncGenerator[Event, None]:
+        async with aclosing(Drive(self.services, enter).events()) as events:
+            async for event in events:
+                yield event

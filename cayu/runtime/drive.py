@@ -1,0 +1,225 @@
+"""One claim's work on one session: enter, ask, run rounds, and end - by itself, by an interruption, or by a fence.
+
+A drive is a task of its own. The generator that a caller iterates takes events from its outbox; closing the generator,
+cancelling the caller and an interrupt request all end in one place, `_stop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from cayu.clock import Clock
+from cayu.crashpoints import reach
+from cayu.errors import CayuError, ProviderError, SessionRunFenced, StoreError
+from cayu.events import Event
+from cayu.events import EventType as E
+from cayu.observability.sinks import EventSink
+from cayu.runtime.config import RuntimeConfig
+from cayu.runtime.log import SessionLog
+from cayu.runtime.outbox import Outbox
+from cayu.runtime.planning import plan_round, refused
+from cayu.runtime.registry import Assembly, Registry
+from cayu.runtime.rounds import RoundRunner
+from cayu.runtime.shielding import finish
+from cayu.runtime.steps import ask_model, failure
+from cayu.sessions.projection import Draft
+from cayu.sessions.records import session_record
+from cayu.sessions.streams import SessionStore, StreamHead, StreamRow
+from cayu.sessions.view import SessionView
+
+logger = logging.getLogger("cayu.runtime")
+
+
+@dataclass(slots=True)
+class Services:
+    """What every drive of one application shares."""
+
+    store: SessionStore
+    registry: Registry
+    config: RuntimeConfig
+    clock: Clock
+    sinks: tuple[EventSink, ...] = ()
+    drives: dict[str, Drive] = field(default_factory=dict)
+    """The drives at work in this application, by session id."""
+
+
+class Drive:
+    """Runs one session from an entry to the point where it ends or pauses."""
+
+    def __init__(self, services: Services, enter: Callable[[Drive], Awaitable[bool]]) -> None:
+        """`enter` makes the first commit, which claims the session; it answers whether there is more to do."""
+        self.services = services
+        self._enter = enter
+        self._outbox = Outbox()
+        self._interrupting = False
+        self._task: asyncio.Task[None] | None = None
+        self.log: SessionLog
+        self.assembly: Assembly
+        self.rounds: RoundRunner
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Start the drive and yield what it publishes. Raises what ended it, once all events are out."""
+        self._task = asyncio.create_task(self._main(), name="cayu drive")
+        try:
+            async for event in self._outbox.events():
+                yield event
+            await self._task
+        finally:
+            self._outbox.abandon()
+            if not self._task.done():
+                self._task.cancel()
+            await finish(_ended(self._task))
+
+    def attach(
+        self, view: SessionView, assembly: Assembly, *, create: StreamRow | None = None, evicting: str | None = None
+    ) -> None:
+        """Set the session that this drive works on; called by the entry before its first commit."""
+        services = self.services
+        if hasattr(self, "log"):
+            self.log.stop()
+        self.log = SessionLog(services.store, view, services.config, services.clock, self._publish)
+        self.log.create, self.log.evicting = create, evicting
+        self.log.on_interrupt = self.interrupt
+        self.log.on_claim = self._register
+        self.assembly = assembly
+        self.rounds = RoundRunner(self.log, assembly, services.config)
+
+    def interrupt(self) -> None:
+        """Stop the work as soon as possible; safe to call at any time, from this loop."""
+        if self._task is not None and not self._interrupting and not self._task.done():
+            self._interrupting = True
+            self._task.cancel()
+
+    async def shut(self) -> None:
+        """Interrupt the work and wait until it has ended."""
+        self.interrupt()
+        self._outbox.abandon()
+        if self._task is not None:
+            await finish(_ended(self._task))
+
+    def _register(self) -> None:
+        self.services.drives[self.log.view.row.id] = self
+
+    async def republish(self, events: Sequence[Event]) -> None:
+        """Hand events that stand in the log already to the caller, and to nobody else."""
+        await self._outbox.deliver(events)
+
+    async def _publish(self, events: Sequence[Event], wait: bool) -> None:
+        cancelled = False
+        if self.services.sinks:
+            _, cancelled = await finish(self._emit(events))
+        await self._outbox.deliver(events, wait and not cancelled)
+        if cancelled:
+            raise asyncio.CancelledError
+
+    async def _emit(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if event.sequence is None:
+                continue
+            for sink in self.services.sinks:
+                try:
+                    await asyncio.wait_for(sink.emit(event), self.services.config.sink_timeout_seconds)
+                except Exception:
+                    logger.exception("sink %s failed on %s", type(sink).__name__, event.type)
+
+    async def _main(self) -> None:
+        try:
+            await self._guarded()
+        finally:
+            if hasattr(self, "log"):
+                self.log.stop()
+                if self.services.drives.get(self.log.view.row.id) is self:
+                    del self.services.drives[self.log.view.row.id]
+            self._outbox.close()
+
+    async def _guarded(self) -> None:
+        try:
+            await self._work()
+        except asyncio.CancelledError:
+            if not hasattr(self, "log") or not self.log.claimed:
+                raise
+            await finish(self._stop("interrupt_requested" if self._interrupting else "cancelled"))
+            if not self._interrupting:
+                raise
+        except (SessionRunFenced, StoreError):
+            await finish(self._drop_tools())
+            raise
+        except CayuError:
+            raise
+        except Exception as error:
+            if hasattr(self, "log") and self.log.claimed:
+                await self._fail(error)
+            raise
+
+    async def _work(self) -> None:
+        goes_on = await self._enter(self)
+        while goes_on:
+            goes_on = await self._step()
+
+    async def _step(self) -> bool:
+        view = self.log.view
+        if view.run.steps >= view.run.max_steps:
+            limit = {"limit": "max_steps", "value": view.run.max_steps}
+            ended = Draft(E.SESSION_INTERRUPTED, {"reason": "limit_reached", "limit": "max_steps"})
+            await self.log.commit([Draft(E.SESSION_LIMIT_REACHED, limit), ended], release=True)
+            return False
+        try:
+            message, drafts = await ask_model(self.log, self.assembly)
+        except ProviderError as error:
+            await self.log.commit(failure(error), release=True)
+            return False
+        reach("model.answered")
+        if message.tool_calls:
+            now = await self.services.store.now()
+            session = session_record(StreamHead(view.row, self.log.state))
+            planned = await plan_round(self.assembly, view, session, message, now)
+            lead = [*drafts, planned.opening]
+            if planned.asks:
+                paused = Draft(E.SESSION_INTERRUPTED, {"reason": "awaiting_human", "tool_round_id": planned.round.id})
+                await self.log.commit([*lead, *planned.asks, paused], release=True, opened=planned.round)
+                reach("session.paused")
+                return False
+            calls = [call for call in planned.round.calls if not refused(call)]
+            if await self.rounds.begin(lead, calls, opened=planned.round, fresh=True, point="round.opened"):
+                await self.rounds.run()
+            return not self.log.released
+        reach("session.closing")
+        await self.log.commit([*drafts, Draft(E.SESSION_COMPLETED, {})], release=True)
+        reach("session.closed")
+        return False
+
+    async def _stop(self, reason: str) -> None:
+        """End an interrupted session: results in time are kept, the round is closed unless an outcome is unknown."""
+        drafts = await self.rounds.stop()
+        opened = self.log.view.open_round
+        if opened is not None:
+            drafts += self.rounds.closing(drafts, opened)
+        ended = {"reason": reason}
+        if opened is not None and (opened.unknown or any(draft.type == E.EFFECT_OUTCOME_UNKNOWN for draft in drafts)):
+            ended |= {"needs": "manual_recovery", "tool_round_id": opened.id}
+        await self.log.commit([*drafts, Draft(E.SESSION_INTERRUPTED, ended)], release=True)
+
+    async def _drop_tools(self) -> None:
+        """Stop tools whose results nobody may write any more."""
+        if hasattr(self, "rounds"):
+            await self.rounds.stop()
+
+    async def _fail(self, error: Exception) -> None:
+        logger.exception("the runtime failed in session %s", self.log.view.row.id)
+        try:
+            drafts = await self.rounds.stop()
+            opened = self.log.view.open_round
+            drafts += self.rounds.closing(drafts, opened) if opened is not None else []
+            ended = Draft(E.SESSION_FAILED, {"code": "runtime_error", "detail": type(error).__name__})
+            await self.log.commit([*drafts, ended], release=True)
+        except CayuError:
+            logger.exception("the failure of session %s could not be recorded", self.log.view.row.id)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()

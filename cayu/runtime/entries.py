@@ -1,0 +1,164 @@
+"""The ways into a session that need no decision by a human: a new run, the next turn, and after a crash."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from cayu.crashpoints import reach
+from cayu.errors import SessionAwaitingHuman, SessionNotRunning, SessionRunning
+from cayu.events import EventType as E
+from cayu.runtime.admission import (
+    RUNNING,
+    Enter,
+    Standing,
+    check_profile,
+    refuse_running,
+    refuse_unknown,
+    repeated,
+    stand,
+)
+from cayu.runtime.drive import Drive
+from cayu.runtime.ownership import describe
+from cayu.runtime.planning import refused
+from cayu.runtime.profiles import ExecutionProfilePolicy, admit_profile, refuse_unclean
+from cayu.runtime.rounds import lost
+from cayu.sessions.fold import ahead
+from cayu.sessions.projection import Draft
+from cayu.sessions.recovery import CallRecovery, RecoveryPlan, plan_recovery
+from cayu.sessions.requests import ResumeRequest, RunRequest
+from cayu.sessions.states import UNEXECUTED_WAITING
+from cayu.sessions.streams import StreamRow
+from cayu.sessions.view import CallView, SessionView
+
+ACCOUNTING = 1
+"""Version of how the log accounts for time and tokens."""
+
+
+def enter_run(request: RunRequest) -> Enter:
+    """Enter a new session."""
+
+    async def enter(drive: Drive) -> bool:
+        assembly = drive.services.registry.assemble(request.agent_name, request.environment_name, choose_default=True)
+        environment = assembly.environment
+        row = StreamRow(
+            id=request.session_id or f"session-{secrets.token_hex(8)}",
+            instance_id=f"s{secrets.token_hex(8)}",
+            agent_name=assembly.agent.name,
+            provider_name=assembly.provider.name,
+            model=assembly.agent.model,
+            environment_name=environment.spec.name if environment else None,
+            title=request.title,
+            labels=request.labels,
+            metadata=request.metadata,
+        )
+        drive.attach(SessionView(row), assembly, create=row)
+        started = {"accounting": ACCOUNTING, "profile": assembly.profile.as_json(), **_run_of(request)}
+        await drive.log.commit([Draft(E.SESSION_STARTED, started)])
+        reach("session.created")
+        return True
+
+    return enter
+
+
+def enter_resume(request: ResumeRequest, policy: ExecutionProfilePolicy | None) -> Enter:
+    """Enter the next turn of a session that has ended; what waited for too long is swept first."""
+
+    async def enter(drive: Drive) -> bool:
+        standing = await stand(drive.services, request.session_id)
+        view = standing.view
+        assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
+        refuse_unclean(standing, assembly, request.profile_adoption)
+        refuse_running(standing)
+        refuse_unknown(standing)
+        waiting = [call for call in view.awaiting if not is_expired(call, standing.now)]
+        if waiting:
+            actions = ", ".join(repr(call.action_id) for call in waiting)
+            raise SessionAwaitingHuman(session_id=view.row.id, actions=actions)
+        adopted = await admit_profile(drive, standing, assembly, request.profile_adoption, policy)
+        drive.attach(view, assembly, evicting=standing.evicting)
+        lead = [*adopted, *map(expiry, view.awaiting), Draft(E.SESSION_RESUMED, _run_of(request))]
+        if view.open_round is not None:
+            return await continue_round(drive, lead)
+        await drive.log.commit(lead)
+        return True
+
+    return repeated(enter)
+
+
+def enter_recovery(session_id: str) -> Enter:
+    """Enter a session whose process was lost, and do what `plan_recovery` decides."""
+
+    async def enter(drive: Drive) -> bool:
+        standing = await stand(drive.services, session_id)
+        view = standing.view
+        if view.status not in RUNNING:
+            refuse_unknown(standing)
+            raise SessionNotRunning(session_id=session_id, status=view.status)
+        if standing.owned:
+            raise SessionRunning(session_id=session_id, owner=describe(standing.state.owner or ""))
+        assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
+        await check_profile(drive, standing, assembly, "recovery")
+        drive.attach(view, assembly, evicting=standing.evicting)
+        return await _recover(drive, standing, plan_recovery(view, assembly.tools))
+
+    return repeated(enter)
+
+
+async def _recover(drive: Drive, standing: Standing, plan: RecoveryPlan) -> bool:
+    opened = standing.view.open_round
+    if opened is None:
+        if plan.goes_on:
+            await drive.log.commit([])
+        else:
+            await drive.log.commit([_interrupted()], release=True)
+        return plan.goes_on
+    gone = (*plan.of(CallRecovery.MARK_UNKNOWN), *plan.of(CallRecovery.FAIL))
+    lead = [lost(call) for call in opened.calls if call.id in gone]
+    drive.rounds.refuse(plan.of(CallRecovery.CLOSE_UNEXECUTED), "not_started")
+    replays = plan.of(CallRecovery.REPLAY)
+    after = ahead(drive.log.view, [(draft.type, draft.payload) for draft in lead]).open_round
+    assert after is not None
+    stopping = drive.log.view.interrupt_requested
+    if stopping:
+        await drive.log.commit([*lead, *drive.rounds.closing(lead, after), _interrupted()], release=True)
+        return False
+    again = [after.call(call_id) for call_id in replays]
+    if await drive.rounds.begin(lead, again, opened=after, fresh=False, point="round.continued"):
+        await drive.rounds.run()
+    return not drive.log.released
+
+
+def _interrupted() -> Draft:
+    return Draft(E.SESSION_INTERRUPTED, {"reason": "interrupt_requested"})
+
+
+async def continue_round(drive: Drive, lead: Sequence[Draft]) -> bool:
+    """Write the decisions in `lead` with the starts of the calls that may now run, and run the round to its end."""
+    opened = ahead(drive.log.view, [(draft.type, draft.payload) for draft in lead]).open_round
+    assert opened is not None
+    calls = [call for call in opened.calls if call.state in UNEXECUTED_WAITING and not refused(call)]
+    if await drive.rounds.begin(lead, calls, opened=opened, fresh=False, point="round.continued"):
+        await drive.rounds.run()
+    return not drive.log.released
+
+
+def is_expired(call: CallView, now: int) -> bool:
+    """True when a human had until before `now`, by the store's clock, to decide about the call."""
+    return call.expires_at is not None and call.expires_at <= now
+
+
+def expiry(call: CallView) -> Draft:
+    """Return the event that a call waited for a human for too long."""
+    code = "input_expired" if call.question is not None else "approval_expired"
+    payload = {"tool_call_id": call.id, "tool_name": call.name, "action": call.action_id, "code": code}
+    return Draft(E.TOOL_APPROVAL_EXPIRED, payload)
+
+
+def _run_of(request: RunRequest | ResumeRequest) -> dict[str, object]:
+    return {
+        "run_id": f"run-{secrets.token_hex(6)}",
+        "max_steps": request.max_steps,
+        "messages": [message.model_dump(mode="json") for message in request.messages],
+        "metadata": request.metadata,
+    }

@@ -1,0 +1,64 @@
+"""One dispatch of one tool: its own code, and what its result becomes."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from cayu.canonical import dumps, normalise
+from cayu.crashpoints import reach
+from cayu.errors import NotJson
+from cayu.sessions.texts import UNSTORABLE
+from cayu.sessions.view import CallResult
+from cayu.tools.spec import Tool, ToolContext, ToolResult
+
+logger = logging.getLogger("cayu.tools")
+
+MAX_EXCEPTION_TEXT = 2000
+"""Characters of an exception's own words that the model reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a dispatched call ended."""
+
+    result: CallResult
+    code: str | None = None
+    """None when the tool returned; `raised` when it did not."""
+
+
+async def invoke(tool: Tool, ctx: ToolContext, args: dict[str, Any], max_bytes: int) -> Outcome:
+    """Run a tool and return what it gave, as an error result where it raised or gave something that cannot be kept."""
+    reach("tool.dispatched")
+    try:
+        given = await tool.run(ctx, args)
+    except (Exception, SystemExit) as error:
+        logger.exception("tool %s raised in session %s", tool.spec.name, ctx.session_id)
+        words = f"{type(error).__name__}: {error}"[:MAX_EXCEPTION_TEXT]
+        return Outcome(CallResult(content=str(normalise(words)), is_error=True), code="raised")
+    reach("tool.returned")
+    return Outcome(stored_result(given, tool.spec.max_terminal_payload_bytes or max_bytes))
+
+
+def stored_result(given: object, max_bytes: int) -> CallResult:
+    """Return a tool's result as it is kept; one that cannot be kept becomes an error result of a completed call."""
+    if not isinstance(given, ToolResult):
+        return _unstorable(f"the tool returned {type(given).__name__}, not a ToolResult")
+    try:
+        result = CallResult(
+            content=str(normalise(given.content)),
+            structured=normalise(given.structured),
+            artifacts=tuple(normalise(list(given.artifacts))),
+            is_error=given.is_error,
+        )
+    except NotJson as error:
+        return _unstorable(f"its value at {error.path} is {error.problem}")
+    size = len(dumps([result.content, result.structured, result.artifacts]))
+    if size > max_bytes:
+        return _unstorable(f"it has {size} bytes of JSON and the bound is {max_bytes}")
+    return result
+
+
+def _unstorable(problem: str) -> CallResult:
+    return CallResult(content=UNSTORABLE.format(problem=problem), is_error=True)

@@ -1,0 +1,237 @@
+"""A session's log as its current owner writes it: the one door through which a run's events become durable.
+
+A commit is applied to the view only after the store has taken it, and published only after that. An interrupt request
+that slips in is rebased over; any other change by someone else means that the session was taken over, and ends the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cayu.canonical import dumps, loads
+from cayu.clock import Clock, as_datetime
+from cayu.errors import SessionRunFenced, StoreBusy, StoreError, StoreOutcomeUnknown, StreamConflict
+from cayu.events import LIVE_ONLY, Event, event_type
+from cayu.events import EventType as E
+from cayu.runtime.config import RuntimeConfig
+from cayu.runtime.ownership import forget, new_owner
+from cayu.runtime.shielding import finish
+from cayu.sessions.fold import apply
+from cayu.sessions.projection import Draft, asks_human, counters, items
+from cayu.sessions.streams import (
+    Held,
+    Record,
+    SessionStore,
+    StoredRecord,
+    StreamRow,
+    StreamState,
+    Take,
+    Unit,
+)
+from cayu.sessions.view import RoundView, SessionView
+
+logger = logging.getLogger("cayu.runtime")
+
+Publish = Callable[[Sequence[Event], bool], Awaitable[None]]
+"""publish(events, wait): hand stored events on, and wait for the consumer unless the run is being cancelled."""
+RETRY_SECONDS = 0.05
+
+
+@dataclass(slots=True)
+class Lease:
+    """A claim as its holder sees it, on its own monotonic clock."""
+
+    owner: str
+    epoch: int | None = None
+    """None until the first write has claimed the session."""
+    written_at: float = 0.0
+    """Monotonic seconds just before the last write or renewal that the store took."""
+
+    def ends_at(self, config: RuntimeConfig) -> float:
+        """Return the monotonic second from which the holder must not act."""
+        return self.written_at + config.lease_seconds
+
+
+@dataclass(slots=True)
+class SessionLog:
+    """The log of one session, for one claim."""
+
+    store: SessionStore
+    view: SessionView
+    config: RuntimeConfig
+    clock: Clock
+    publish: Publish
+    state: StreamState = field(default_factory=StreamState)
+    """The head as the store last gave it."""
+    create: StreamRow | None = None
+    """Set when the first commit creates the session."""
+    evicting: str | None = None
+    """An owner that is provably gone and may be evicted by the first commit."""
+    lease: Lease = field(default_factory=lambda: Lease(new_owner()))
+    on_interrupt: Callable[[], None] | None = None
+    on_claim: Callable[[], None] | None = None
+    released: bool = False
+    _beating: asyncio.Task[None] | None = None
+
+    @property
+    def claimed(self) -> bool:
+        """True while this log holds its session."""
+        return self.lease.epoch is not None and not self.released
+
+    async def commit(self, drafts: Sequence[Draft], *, release: bool = False, opened: RoundView | None = None) -> None:
+        """Make drafts durable in one transaction, then apply and publish them.
+
+        `opened` is the round that the drafts speak of when it is not in the view yet. Raises `SessionRunFenced` when
+        the session was taken over, `StreamConflict` when the first commit came too late, and the store's own errors.
+        """
+        now = await self.store.now() if asks_human(drafts) else 0
+        unit = Unit(
+            stream=self.view.row.id,
+            expected_version=self.view.version,
+            fence=self._fence(),
+            records=tuple(Record(draft.type, dumps(draft.payload)) for draft in drafts),
+            create=self.create if self.lease.epoch is None else None,
+            add=counters(drafts),
+            items=items(drafts, opened or self.view.open_round, self.view.row.agent_name, now),
+            release=release,
+            lease_seconds=self.config.lease_seconds,
+        )
+        begun = self.clock.monotonic()
+        (state, at, rebased), cancelled = await finish(self._write(unit))
+        if self.lease.epoch is None and self.on_claim is not None:
+            self.on_claim()
+        self.state = state
+        self.lease.epoch, self.lease.written_at = state.epoch, begun
+        first = state.version - len(drafts) + 1
+        stored = [StoredRecord(first + i, record.type, at, record.body) for i, record in enumerate(unit.records)]
+        for record, draft in zip(stored, drafts, strict=True):
+            apply(self.view, record.sequence, record.type, at, draft.payload)
+        if release:
+            self._let_go()
+        elif self._beating is None:
+            self._beating = asyncio.create_task(self._beat(), name=f"lease of {self.view.row.id}")
+        await self.publish([self.event(record) for record in (*rebased, *stored)], not cancelled)
+        if cancelled:
+            raise asyncio.CancelledError
+
+    async def live(self, type: str, payload: dict[str, Any]) -> None:
+        """Publish an event that is only live."""
+        at = self.clock.now_us()
+        await self.publish([build_event(self.view.row, StoredRecord(0, type, at, dumps(payload)))], True)
+
+    def event(self, record: StoredRecord) -> Event:
+        """Return a stored record as callers see it."""
+        return build_event(self.view.row, record)
+
+    def check_lease(self) -> None:
+        """Raise `SessionRunFenced` when the claim may have run out by now; asked just before each dispatch."""
+        if not self.claimed or self.clock.monotonic() >= self.lease.ends_at(self.config):
+            raise SessionRunFenced(session_id=self.view.row.id)
+
+    def _fence(self) -> Held | Take:
+        if self.lease.epoch is None:
+            return Take(self.lease.owner, evicting=self.evicting)
+        return Held(self.lease.epoch, self.lease.owner)
+
+    async def _write(self, unit: Unit) -> tuple[StreamState, int, list[StoredRecord]]:
+        rebased: list[StoredRecord] = []
+        while True:
+            try:
+                state, at = await self.store.append(unit)
+                return state, at, rebased
+            except StreamConflict:
+                rebased += await self._rebase()
+                unit = replace(unit, expected_version=self.view.version)
+            except StoreOutcomeUnknown as error:
+                found = await self._read_back(unit)
+                if found is not None:
+                    return (*found, rebased)
+                await self._wait_or_give_up(error)
+            except StoreBusy as error:
+                await self._wait_or_give_up(error)
+
+    async def _rebase(self) -> list[StoredRecord]:
+        if self.lease.epoch is None:
+            raise StreamConflict(stream=self.view.row.id, expected=self.view.version, actual=-1)
+        loaded = await self.store.load(self.view.row.id, self.view.version)
+        news = list(loaded.records) if loaded else []
+        if not news or any(record.type != E.SESSION_INTERRUPT_REQUESTED for record in news):
+            raise SessionRunFenced(session_id=self.view.row.id)
+        for record in news:
+            apply(self.view, record.sequence, record.type, record.at, loads(record.body))
+        self._notice_interrupt()
+        return news
+
+    async def _read_back(self, unit: Unit) -> tuple[StreamState, int] | None:
+        """Return what the store holds if it took the unit after all, None if it did not."""
+        loaded = await self.store.load(unit.stream, self.view.version)
+        if loaded is None or not loaded.records:
+            return None
+        mine = [(record.type, record.body) for record in unit.records]
+        found = [(record.type, record.body) for record in loaded.records[: len(mine)]]
+        if mine != found:
+            return None
+        return replace(loaded.head.state, version=self.view.version + len(mine)), loaded.records[0].at
+
+    async def _wait_or_give_up(self, error: StoreError) -> None:
+        """Wait a moment before a retry, or let the error go on: before the claim at once, then when the lease ends."""
+        held = self.lease.epoch is not None
+        if not held or self.clock.monotonic() + RETRY_SECONDS >= self.lease.ends_at(self.config):
+            raise error
+        await asyncio.sleep(RETRY_SECONDS)
+
+    async def _beat(self) -> None:
+        """Renew the claim whenever nothing was written for a while."""
+        while True:
+            due = self.lease.written_at + self.config.renew_after_seconds - self.clock.monotonic()
+            await asyncio.sleep(max(due, RETRY_SECONDS))
+            if due > 0 or self.lease.epoch is None:
+                continue
+            begun = self.clock.monotonic()
+            try:
+                held = Held(self.lease.epoch, self.lease.owner)
+                state = await self.store.renew(self.view.row.id, held, self.config.lease_seconds)
+            except SessionRunFenced:
+                self._notice_interrupt()
+                return
+            except StoreError as error:
+                logger.warning("renewal of session %s failed: %s", self.view.row.id, type(error).__name__)
+                continue
+            self.lease.written_at = max(self.lease.written_at, begun)
+            if state.status == "interrupting":
+                self._notice_interrupt()
+
+    def _notice_interrupt(self) -> None:
+        if self.on_interrupt is not None:
+            self.on_interrupt()
+
+    def _let_go(self) -> None:
+        self.released = True
+        self.stop()
+
+    def stop(self) -> None:
+        """End the renewals and forget the claim of this process."""
+        forget(self.lease.owner)
+        if self._beating is not None:
+            self._beating.cancel()
+
+
+def build_event(row: StreamRow, record: StoredRecord) -> Event:
+    """Return the public form of a stored record; its payload is a copy of its own."""
+    payload = loads(record.body)
+    live = record.type in LIVE_ONLY
+    return Event.model_construct(
+        id=f"{row.instance_id}.{record.type if live else record.sequence}",
+        type=event_type(record.type),
+        session_id=row.id,
+        sequence=None if live else record.sequence,
+        timestamp=as_datetime(record.at),
+        agent_name=row.agent_name,
+        environment_name=row.environment_name,
+        tool_name=payload.pop("tool_name", None),
+        payload=payload,
+    )

@@ -1,0 +1,81 @@
+"""Who holds a session: owner ids that say where a process runs, and when it is provably gone."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+from functools import cache
+from pathlib import Path
+
+_LIVE: set[str] = set()
+"""Claims held by this process at this moment."""
+_START_FIELD = 19
+"""Where the start time stands in /proc/PID/stat, counted from the field after the command's name."""
+
+
+@cache
+def _here() -> str:
+    """Name this machine's boot and process namespace, within which process ids mean something."""
+    return f"{platform.node()}/{_read('/proc/sys/kernel/random/boot_id')}/{_link('/proc/self/ns/pid')}"
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        return "-"
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return "-"
+
+
+def _start_of(pid: int) -> str:
+    """Return when a process started, in the kernel's ticks; '-' where the system does not tell."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return fields[_START_FIELD] if len(fields) > _START_FIELD else "-"
+
+
+def new_owner() -> str:
+    """Return an owner id for one claim: host, boot, process, process start, and a token of its own."""
+    pid = os.getpid()
+    owner = f"{_here()}|{pid}|{_start_of(pid)}|{secrets.token_hex(6)}"
+    _LIVE.add(owner)
+    return owner
+
+
+def forget(owner: str) -> None:
+    """Say that a claim of this process has ended, released or not."""
+    _LIVE.discard(owner)
+
+
+def is_gone(owner: str) -> bool:
+    """True when the owner ran on this machine and its process, or its claim within this process, is no more."""
+    here, pid_text, start, _ = owner.split("|")
+    if here != _here():
+        host, boot = here.split("/")[:2]
+        return host == platform.node() and boot != "-" and boot != _here().split("/")[1]
+    pid = int(pid_text)
+    if pid == os.getpid() and start == _start_of(pid):
+        return owner not in _LIVE
+    return not _runs(pid) or _start_of(pid) != start
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].strip()[:1] != "Z"
+
+
+def describe(owner: str) -> str:
+    """Return an owner as people read it."""
+    here, pid, _, _ = owner.split("|")
+    return f"process {pid} on {here.split('/')[0]}"

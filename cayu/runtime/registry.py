@@ -1,0 +1,159 @@
+"""What an application has registered, and the assembly of it that one session runs under, with its profile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cayu.agents import AgentSpec
+from cayu.environments import Environment
+from cayu.errors import InvalidInput, MissingBinding, NotRegistered
+from cayu.identity import RUNTIME_PROTOCOL, ComponentDigest, ExecutionProfile, IdentityMint
+from cayu.providers.base import ModelProvider, ToolDescription
+from cayu.tools.policy import AllowAllToolPolicy, ToolPolicy
+from cayu.tools.spec import InputValidator, Tool, check_tools
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """One agent with what it may do."""
+
+    spec: AgentSpec
+    tools: Mapping[str, Tool]
+    validators: Mapping[str, InputValidator]
+    policy: ToolPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """Everything that one session runs under."""
+
+    agent: AgentSpec
+    provider: ModelProvider
+    tools: Mapping[str, Tool]
+    validators: Mapping[str, InputValidator]
+    policy: ToolPolicy
+    environment: Environment | None
+    descriptions: tuple[ToolDescription, ...]
+    profile: ExecutionProfile
+
+
+class Registry:
+    """The registrations of one application."""
+
+    def __init__(self) -> None:
+        self._mint = IdentityMint()
+        self._agents: dict[str, Registered] = {}
+        self._providers: dict[str, ModelProvider] = {}
+        self._environments: dict[str, Environment] = {}
+        self._default_provider: str | None = None
+        self._default_environment: str | None = None
+
+    def add_provider(self, provider: ModelProvider, default: bool) -> None:
+        """Register a provider under its own name; the first one is the default until another says so."""
+        if not isinstance(provider, ModelProvider):
+            raise InvalidInput(f"{type(provider).__name__} is not a ModelProvider.")
+        _refuse_double("provider", provider.name, self._providers)
+        self._providers[provider.name] = provider
+        if default or self._default_provider is None:
+            self._default_provider = provider.name
+
+    def add_environment(self, environment: Environment, default: bool) -> None:
+        """Register an environment under its own name."""
+        if not isinstance(environment, Environment):
+            raise InvalidInput(f"{type(environment).__name__} is not an Environment.")
+        _refuse_double("environment", environment.spec.name, self._environments)
+        self._environments[environment.spec.name] = environment
+        if default:
+            self._default_environment = environment.spec.name
+
+    def add_agent(self, spec: AgentSpec, tools: Sequence[Tool], policy: ToolPolicy | None) -> None:
+        """Register an agent with its tools and its policy; without a policy every call is allowed."""
+        _refuse_double("agent", spec.name, self._agents)
+        listed = tuple(tools)
+        check_tools(listed)
+        self._agents[spec.name] = Registered(
+            spec=spec,
+            tools={tool.spec.name: tool for tool in listed},
+            validators={tool.spec.name: InputValidator(tool.spec) for tool in listed},
+            policy=policy or AllowAllToolPolicy(),
+        )
+
+    @property
+    def agent_names(self) -> tuple[str, ...]:
+        """The registered agents, in the order of registration."""
+        return tuple(self._agents)
+
+    def assemble(self, agent_name: str, environment_name: str | None, *, choose_default: bool = False) -> Assembly:
+        """Return what a session of that agent runs under.
+
+        `choose_default` lets a missing environment name select the application's default, for new sessions. Raises
+        `NotRegistered` and `MissingBinding`.
+        """
+        agent = _find("agent", agent_name, self._agents)
+        provider = _find("provider", agent.spec.provider_name or self._default_provider, self._providers)
+        if environment_name is None and choose_default:
+            environment_name = self._default_environment
+        environment = _find("environment", environment_name, self._environments) if environment_name else None
+        for tool in agent.tools.values():
+            if tool.requires_knowledge and (environment is None or environment.knowledge_store is None):
+                raise MissingBinding(tool_name=tool.spec.name)
+        return Assembly(
+            agent=agent.spec,
+            provider=provider,
+            tools=agent.tools,
+            validators=agent.validators,
+            policy=agent.policy,
+            environment=environment,
+            descriptions=tuple(
+                ToolDescription(
+                    name=tool.spec.name, description=tool.spec.description, input_schema=tool.spec.input_schema
+                )
+                for tool in agent.tools.values()
+            ),
+            profile=self._profile(agent, provider, environment),
+        )
+
+    def _profile(self, agent: Registered, provider: ModelProvider, environment: Environment | None) -> ExecutionProfile:
+        mint = self._mint
+        spec = agent.spec.model_dump(mode="json", exclude={"metadata"})
+        policy = type(agent.policy).__qualname__
+        return ExecutionProfile(
+            {
+                "agent": mint.declared("agent", spec),
+                "provider": mint.component("provider", provider.name, provider.execution_profile_identity),
+                "tools": _tools_digest(mint, agent.tools.values()),
+                "tool_policy": mint.component("tool_policy", policy, agent.policy.execution_profile_identity),
+                "environment": _environment_digest(mint, environment),
+                "context_policy": mint.declared("context_policy", None),
+                "recall_policy": mint.declared("recall_policy", None),
+                "runtime_protocol": mint.declared("runtime_protocol", RUNTIME_PROTOCOL),
+            }
+        )
+
+
+def _tools_digest(mint: IdentityMint, tools: Any) -> ComponentDigest:
+    material = sorted((tool.spec.model_dump(mode="json") for tool in tools), key=lambda spec: str(spec["name"]))
+    declared = all(spec["execution_profile_identity"] is not None for spec in material)
+    return mint.declared("tools", material) if declared else mint.opaque("tools", material)
+
+
+def _environment_digest(mint: IdentityMint, environment: Environment | None) -> ComponentDigest:
+    if environment is None:
+        return mint.declared("environment", None)
+    spec = environment.spec
+    scope = environment.knowledge_access_scope
+    material = {"name": spec.name, "scope": scope.model_dump(mode="json") if scope else None}
+    return mint.component("environment", material, spec.execution_profile_identity)
+
+
+def _find(kind: str, name: str | None, known: Mapping[str, Any]) -> Any:
+    if name is None or name not in known:
+        raise NotRegistered(kind=kind, name=name, known=", ".join(sorted(known)) or "none")
+    return known[name]
+
+
+def _refuse_double(kind: str, name: str, known: Mapping[str, Any]) -> None:
+    if name in known:
+        raise InvalidInput(f"A {kind} named {name!r} is registered already; give each its own name.")

@@ -1,0 +1,250 @@
+"""The dispatch of a tool round: start, stage, close, with each promise durable before the act it promises.
+
+A round of n dispatched calls takes n + 1 write transactions, serial or parallel: the opening commit carries the starts
+of the first calls; each finished call's result is committed as it finishes, with the start of the call that takes its
+slot; the last result rides with the terminal events and the round's receipt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from cayu.crashpoints import reach
+from cayu.effects import ToolEffect, idempotency_key
+from cayu.events import EventType as E
+from cayu.runtime.config import RuntimeConfig
+from cayu.runtime.invoke import Outcome, invoke
+from cayu.runtime.log import SessionLog
+from cayu.runtime.planning import APPROVAL, authorize
+from cayu.runtime.registry import Assembly
+from cayu.sessions.projection import Draft
+from cayu.sessions.records import session_record
+from cayu.sessions.states import UNEXECUTED_WAITING, CallState
+from cayu.sessions.streams import StreamHead
+from cayu.sessions.texts import LOST, UNEXECUTED, unexecuted
+from cayu.sessions.view import CallResult, CallView, RoundView
+from cayu.tools.policy import ToolPolicyDecision
+from cayu.tools.spec import ToolContext
+
+
+class RoundRunner:
+    """Dispatches the calls of the open round of one log."""
+
+    def __init__(self, log: SessionLog, assembly: Assembly, config: RuntimeConfig) -> None:
+        self._log = log
+        self._assembly = assembly
+        self._config = config
+        self._waiting: deque[str] = deque()
+        self._running: dict[asyncio.Task[Outcome], str] = {}
+        self._refusals: dict[str, tuple[str, str | None]] = {}
+        self._launch_next: list[str] = []
+
+    async def begin(
+        self, lead: Sequence[Draft], calls: Iterable[CallView], *, opened: RoundView, fresh: bool, point: str
+    ) -> bool:
+        """Commit `lead` with the starts of the first of `calls`; return False when nothing is left to dispatch.
+
+        `fresh` says that the policy has just been asked. With nothing to dispatch, the same commit closes the round
+        or, when an outcome is unknown, leaves it to an operator.
+        """
+        self._waiting = deque(call.id for call in calls)
+        starts = await self._starts(opened, reauthorize=not fresh)
+        if not starts and not self._waiting:
+            await self._close(list(lead), opened)
+            return False
+        await self._log.commit([*lead, *starts], opened=opened)
+        reach(point)
+        return True
+
+    async def run(self) -> None:
+        """Launch what has started, and stage and start until the round is closed."""
+        self._launch()
+        while self._running:
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            for task in [task for task in self._running if task.done()]:
+                call = self._round.call(self._running.pop(task))
+                staged = _stage(call, _outcome(task))
+                starts = await self._starts(self._round, reauthorize=True)
+                if starts or self._running or self._waiting:
+                    await self._log.commit([staged, *starts])
+                    reach("result.staged")
+                    self._launch()
+                else:
+                    reach("round.closing")
+                    await self._close([staged], self._round)
+
+    async def stop(self) -> list[Draft]:
+        """Cancel what runs, wait for results within the grace, and return what is to be written of each call.
+
+        Afterwards the open round either has no unknown call and can be closed, or waits for an operator.
+        """
+        opened = self._log.view.open_round
+        if opened is None:
+            return []
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(self._running, timeout=self._config.cancel_grace_seconds)
+        dispatched = {call_id: task for task, call_id in self._running.items()}
+        self._running = {}
+        drafts = []
+        for call in opened.calls:
+            if call.state == CallState.STARTED:
+                drafts.append(_stopped(call, dispatched.get(call.id)))
+            elif call.state in UNEXECUTED_WAITING and call.verdict not in UNEXECUTED:
+                self._refusals.setdefault(call.id, ("interrupted", None))
+        return drafts
+
+    def refuse(self, call_ids: Iterable[str], code: str) -> None:
+        """Note that calls close unexecuted, for the reason that `code` names."""
+        self._refusals.update((call_id, (code, None)) for call_id in call_ids)
+
+    def closing(self, staged: Sequence[Draft], opened: RoundView) -> list[Draft]:
+        """Return the terminal events in model order and the receipt, or nothing while an outcome is unknown."""
+        results = {draft.payload["tool_call_id"]: draft for draft in staged if draft.type == E.TOOL_STAGED}
+        unknown = {draft.payload["tool_call_id"] for draft in staged if draft.type == E.EFFECT_OUTCOME_UNKNOWN}
+        if unknown or opened.unknown:
+            return []
+        ends = [self._end(call, results.get(call.id)) for call in opened.calls]
+        receipt = {"tool_round_id": opened.id, "executed": sum(end.payload["executed"] for end in ends)}
+        return [*ends, Draft(E.ROUND_COMMITTED, receipt | {"calls": len(ends)})]
+
+    async def _close(self, lead: list[Draft], opened: RoundView) -> None:
+        ends = self.closing(lead, opened)
+        if ends:
+            await self._log.commit([*lead, *ends], opened=opened)
+            reach("round.closed")
+        else:
+            paused = Draft(E.SESSION_INTERRUPTED, {"reason": "manual_recovery", "tool_round_id": opened.id})
+            await self._log.commit([*lead, paused], release=True, opened=opened)
+
+    @property
+    def _round(self) -> RoundView:
+        return self._log.view.rounds[-1]
+
+    async def _starts(self, opened: RoundView, *, reauthorize: bool) -> list[Draft]:
+        """Take the calls whose turn it is from the waiting ones; return their starts and intents."""
+        drafts: list[Draft] = []
+        chosen: list[CallView] = []
+        beside = [opened.call(call_id) for call_id in self._running.values()]
+        while self._waiting:
+            call = opened.call(self._waiting[0])
+            alone = [*beside, *chosen]
+            if alone and not (call.parallel_safe and all(other.parallel_safe for other in alone)):
+                break
+            if len(alone) >= self._config.parallel_width:
+                break
+            self._waiting.popleft()
+            if reauthorize and not await self._still_allowed(opened, call):
+                continue
+            chosen.append(call)
+            drafts += self._start(opened, call)
+        self._launch_next = [call.id for call in chosen]
+        return drafts
+
+    async def _still_allowed(self, opened: RoundView, call: CallView) -> bool:
+        session = session_record(StreamHead(self._log.view.row, self._log.state))
+        answer = await authorize(self._assembly, session, call, opened.id)
+        covered = call.verdict == APPROVAL or call.attempt > 0
+        if answer.decision is ToolPolicyDecision.DENY or (
+            answer.decision is ToolPolicyDecision.REQUIRE_APPROVAL and not covered
+        ):
+            self._refusals[call.id] = ("policy_denied", answer.reason)
+            return False
+        return True
+
+    def _start(self, opened: RoundView, call: CallView) -> list[Draft]:
+        named = {"tool_call_id": call.id, "tool_name": call.name}
+        drafts = [Draft(E.TOOL_STARTED, {**named, "attempt": call.attempt + 1})]
+        if call.effect is not ToolEffect.NONE:
+            key = idempotency_key(self._log.view.row.instance_id, opened.id, call.id)
+            intent = {"effect": str(call.effect), "digest": call.digest, "idempotency_key": key}
+            drafts.append(Draft(E.EFFECT_INTENT_RECORDED, named | intent))
+        return drafts
+
+    def _launch(self) -> None:
+        launched, self._launch_next = self._launch_next, []
+        for call_id in launched:
+            self._log.check_lease()
+            call = self._round.call(call_id)
+            tool = self._assembly.tools[call.name]
+            work = invoke(tool, self._context(call), dict(call.arguments), self._config.max_result_bytes)
+            self._running[asyncio.create_task(work, name=f"tool {call.id}")] = call_id
+
+    def _context(self, call: CallView) -> ToolContext:
+        row, environment = self._log.view.row, self._assembly.environment
+        return ToolContext(
+            session_id=row.id,
+            agent_name=row.agent_name,
+            environment_name=row.environment_name,
+            causal_budget_id=row.causal_budget_id,
+            idempotency_key=idempotency_key(row.instance_id, self._round.id, call.id),
+            knowledge_store=environment.knowledge_store if environment else None,
+            knowledge_access_scope=environment.knowledge_access_scope if environment else None,
+            metadata=dict(row.metadata or {}),
+        )
+
+    def _end(self, call: CallView, staged: Draft | None) -> Draft:
+        named: dict[str, Any] = {"tool_call_id": call.id, "tool_name": call.name}
+        if staged is not None or call.state == CallState.STAGED:
+            code = staged.payload.get("code") if staged is not None else call.code
+            payload = named | {"executed": code != "interrupted"}
+            if call.replayed:
+                payload["replayed_after_recovery"] = True
+            if code is not None:
+                return Draft(E.TOOL_FAILED, payload | {"code": code})
+            return Draft(E.TOOL_COMPLETED, payload)
+        code, reason = self._refusals.get(call.id) or (call.code or "not_started", call.reason)
+        payload = named | {"executed": False, "code": code} | ({"reason": reason} if reason else {})
+        return Draft(E.TOOL_BLOCKED if code in _BLOCKED else E.TOOL_FAILED, payload)
+
+
+_BLOCKED = frozenset({"policy_denied", "approval_denied", "approval_expired", "input_expired"})
+
+
+def _outcome(task: asyncio.Task[Outcome]) -> Outcome:
+    if task.cancelled():
+        return Outcome(CallResult(content="The tool cancelled itself.", is_error=True), code="raised")
+    return task.result()
+
+
+def _stage(call: CallView, outcome: Outcome) -> Draft:
+    result = outcome.result
+    payload: dict[str, Any] = {"tool_call_id": call.id, "tool_name": call.name, "content": result.content}
+    if result.structured is not None:
+        payload["structured"] = result.structured
+    if result.artifacts:
+        payload["artifacts"] = list(result.artifacts)
+    if result.is_error:
+        payload["is_error"] = True
+    if outcome.code is not None:
+        payload["code"] = outcome.code
+    return Draft(E.TOOL_STAGED, payload)
+
+
+def lost(call: CallView) -> Draft:
+    """Return what is written of a call that began and is gone: NONE fails, the others may have acted."""
+    if call.effect is ToolEffect.NONE:
+        return _stage(call, Outcome(CallResult(content=LOST, is_error=True), code="lost"))
+    return Draft(
+        E.EFFECT_OUTCOME_UNKNOWN, {"tool_call_id": call.id, "tool_name": call.name, "effect": str(call.effect)}
+    )
+
+
+def _stopped(call: CallView, task: asyncio.Task[Outcome] | None) -> Draft:
+    if task is None:
+        text = unexecuted("interrupted")
+        return _stage(call, Outcome(CallResult(content=text, is_error=True), code="interrupted"))
+    if task.done() and not task.cancelled() and task.exception() is None:
+        return _stage(call, task.result())
+    task.add_done_callback(_forget)
+    return lost(call)
+
+
+def _forget(task: asyncio.Task[Outcome]) -> None:
+    """Take the result of a tool that ended after its grace, so that nothing complains about it."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,109 @@
+"""One model step: ask the provider, pass its text on as it comes, and return the whole answer."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from cayu.canonical import normalise
+from cayu.errors import NotJson, ProviderError
+from cayu.events import EventType as E
+from cayu.messages import Message, Part, TextPart, ThinkingPart, ToolCallPart
+from cayu.providers.base import ModelRequest, ModelStreamEvent
+from cayu.runtime.log import SessionLog
+from cayu.runtime.registry import Assembly
+from cayu.sessions.projection import Draft
+
+logger = logging.getLogger("cayu.runtime")
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a model has said so far."""
+
+    text: list[str] = field(default_factory=list)
+    thinking: list[str] = field(default_factory=list)
+    signature: str = ""
+    calls: list[ModelStreamEvent] = field(default_factory=list)
+    completed: dict[str, Any] | None = None
+
+    def message(self) -> Message:
+        """Return the answer as a message; ids that the provider left out or used twice are replaced."""
+        parts: list[Part] = []
+        if self.thinking:
+            parts.append(ThinkingPart(text="".join(self.thinking), signature=self.signature or None))
+        if self.text:
+            parts.append(TextPart(text="".join(self.text)))
+        taken: set[str] = set()
+        for index, call in enumerate(self.calls, 1):
+            identity = call.id if call.id and call.id not in taken else f"call_{index}"
+            taken.add(identity)
+            parts.append(ToolCallPart(id=identity, name=call.name, arguments=call.arguments))
+        return Message(role="assistant", content=tuple(parts))
+
+
+async def ask_model(log: SessionLog, assembly: Assembly) -> tuple[Message, list[Draft]]:
+    """Return the model's message with the events that tell of the step, which ride with the next commit.
+
+    Raises `ProviderError`, whatever the provider raised, with a code and without content.
+    """
+    started = Draft(E.MODEL_STARTED, {"step": log.view.model_steps + 1, "model": assembly.agent.model})
+    answer = Answer()
+    try:
+        async for event in assembly.provider.stream(_request(log, assembly)):
+            await _take(log, answer, event)
+            if answer.completed is not None:
+                break
+    except ProviderError:
+        raise
+    except NotJson as error:
+        raise ProviderError("The provider sent values outside the JSON domain.", code="not_json") from error
+    except Exception as error:
+        logger.exception("the provider failed in session %s", log.view.row.id)
+        raise ProviderError(code=type(error).__name__) from error
+    if answer.completed is None:
+        raise ProviderError("The provider's stream ended without a completed event.", code="stream_ended")
+    message = answer.message()
+    completed = {"message": message.model_dump(mode="json", exclude_defaults=False), **answer.completed}
+    return message, [started, Draft(E.MODEL_COMPLETED, completed)]
+
+
+def failure(error: ProviderError) -> list[Draft]:
+    """Return the events with which a session ends that could not get an answer."""
+    return [
+        Draft(E.MODEL_ERROR, {"code": error.code}),
+        Draft(E.SESSION_FAILED, {"code": "provider_failed", "detail": error.code}),
+    ]
+
+
+def _request(log: SessionLog, assembly: Assembly) -> ModelRequest:
+    prompt = assembly.agent.system_prompt
+    system = (Message.text("system", prompt),) if prompt else ()
+    return ModelRequest.model_construct(
+        model=assembly.agent.model,
+        messages=(*system, *log.view.transcript),
+        tools=assembly.descriptions,
+        options=assembly.agent.provider_options,
+    )
+
+
+async def _take(log: SessionLog, answer: Answer, event: ModelStreamEvent) -> None:
+    match event.kind:
+        case "text_delta":
+            text = str(normalise(event.text))
+            answer.text.append(text)
+            await log.live(E.MODEL_TEXT_DELTA, {"text": text})
+        case "thinking":
+            text = str(normalise(event.text))
+            answer.thinking.append(text)
+            answer.signature = event.id or answer.signature
+            await log.live(E.MODEL_THINKING_DELTA, {"text": text})
+        case "tool_call":
+            arguments = normalise(event.arguments)
+            answer.calls.append(ModelStreamEvent.tool_call(str(normalise(event.name)), arguments, event.id))
+        case "completed":
+            usage = {name: int(count) for name, count in (event.payload.get("usage") or {}).items()}
+            answer.completed = {"finish_reason": event.payload.get("finish_reason", "stop"), "usage": usage}
+        case "error":
+            raise ProviderError(code=str(event.payload.get("code", "error")))
