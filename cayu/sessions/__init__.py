@@ -12,12 +12,11 @@ from cayu.sessions.requests import (
     ToolApprovalRequest,
     UserInputResponse,
 )
-from cayu.sessions.states import MACHINES, CallState, RoundState, SessionStatus
+from cayu.sessions.states import CallState, RoundState, SessionStatus
 from cayu.sessions.streams import SessionStore
 from cayu.sessions.view import CallView, RoundView, SessionView
 
 __all__ = [
-    "MACHINES",
     "CallRecovery",
     "CallState",
     "CallView",

@@ -151,7 +151,7 @@ def _columns(row: StreamRow) -> tuple[Any, ...]:
 
 
 def _head(found: tuple[Any, ...]) -> StreamHead:
-    row = StreamRow(*found[1:10], loads(found[10]), loads(found[11]))
+    row = StreamRow(*found[1:10], *map(loads, found[10:12]))
     return StreamHead(row, StreamState(*found[12:]))
 
 
