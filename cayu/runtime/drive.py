@@ -23,12 +23,12 @@ from cayu.runtime.outbox import Outbox
 from cayu.runtime.planning import plan_round, refused
 from cayu.runtime.registry import Assembly, Registry
 from cayu.runtime.rounds import RoundRunner
-from cayu.runtime.shielding import finish
 from cayu.runtime.steps import ask_model, failure
 from cayu.sessions.projection import Draft
 from cayu.sessions.records import session_record
 from cayu.sessions.streams import SessionStore, StreamHead, StreamRow
 from cayu.sessions.view import SessionView
+from cayu.shielding import finish
 
 logger = logging.getLogger("cayu.runtime")
 
@@ -66,7 +66,9 @@ class Drive:
         try:
             async for event in self._outbox.events():
                 yield event
-            await self._task
+            await asyncio.wait([self._task])
+            if not (self._interrupting and self._task.cancelled()):
+                self._task.result()
         finally:
             self._outbox.abandon()
             if not self._task.done():
@@ -107,13 +109,10 @@ class Drive:
         """Hand events that stand in the log already to the caller, and to nobody else."""
         await self._outbox.deliver(events)
 
-    async def _publish(self, events: Sequence[Event], wait: bool) -> None:
-        cancelled = False
+    async def _publish(self, events: Sequence[Event]) -> None:
         if self.services.sinks:
-            _, cancelled = await finish(self._emit(events))
-        await self._outbox.deliver(events, wait and not cancelled)
-        if cancelled:
-            raise asyncio.CancelledError
+            await finish(self._emit(events))
+        await self._outbox.deliver(events)
 
     async def _emit(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -157,6 +156,7 @@ class Drive:
     async def _work(self) -> None:
         goes_on = await self._enter(self)
         while goes_on:
+            await asyncio.sleep(0)  # a cancellation that waits is told here, even when nothing else suspends
             goes_on = await self._step()
 
     async def _step(self) -> bool:

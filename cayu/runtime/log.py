@@ -19,7 +19,6 @@ from cayu.events import LIVE_ONLY, Event, event_type
 from cayu.events import EventType as E
 from cayu.runtime.config import RuntimeConfig
 from cayu.runtime.ownership import forget, new_owner
-from cayu.runtime.shielding import finish
 from cayu.sessions.fold import apply
 from cayu.sessions.projection import Draft, asks_human, counters, items
 from cayu.sessions.streams import (
@@ -33,11 +32,11 @@ from cayu.sessions.streams import (
     Unit,
 )
 from cayu.sessions.view import RoundView, SessionView
+from cayu.shielding import finish
 
 logger = logging.getLogger("cayu.runtime")
 
-Publish = Callable[[Sequence[Event], bool], Awaitable[None]]
-"""publish(events, wait): hand stored events on, and wait for the consumer unless the run is being cancelled."""
+Publish = Callable[[Sequence[Event]], Awaitable[None]]
 RETRY_SECONDS = 0.05
 
 
@@ -101,7 +100,11 @@ class SessionLog:
             lease_seconds=self.config.lease_seconds,
         )
         begun = self.clock.monotonic()
-        (state, at, rebased), cancelled = await finish(self._write(unit))
+        try:
+            state, at = await self.store.append(unit)
+            rebased: list[StoredRecord] = []
+        except (StreamConflict, StoreBusy, StoreOutcomeUnknown) as error:
+            state, at, rebased = await finish(self._settle(unit, error))
         if self.lease.epoch is None and self.on_claim is not None:
             self.on_claim()
         self.state = state
@@ -114,14 +117,12 @@ class SessionLog:
             self._let_go()
         elif self._beating is None:
             self._beating = asyncio.create_task(self._beat(), name=f"lease of {self.view.row.id}")
-        await self.publish([self.event(record) for record in (*rebased, *stored)], not cancelled)
-        if cancelled:
-            raise asyncio.CancelledError
+        await self.publish([self.event(record) for record in (*rebased, *stored)])
 
     async def live(self, type: str, payload: dict[str, Any]) -> None:
         """Publish an event that is only live."""
         at = self.clock.now_us()
-        await self.publish([build_event(self.view.row, StoredRecord(0, type, at, dumps(payload)))], True)
+        await self.publish([build_event(self.view.row, StoredRecord(0, type, at, dumps(payload)))])
 
     def event(self, record: StoredRecord) -> Event:
         """Return a stored record as callers see it."""
@@ -137,26 +138,27 @@ class SessionLog:
             return Take(self.lease.owner, evicting=self.evicting)
         return Held(self.lease.epoch, self.lease.owner)
 
-    async def _write(self, unit: Unit) -> tuple[StreamState, int, list[StoredRecord]]:
+    async def _settle(self, unit: Unit, error: StoreError) -> tuple[StreamState, int, list[StoredRecord]]:
+        """Find out what became of a unit that was not acknowledged, and write it if it was not written."""
         rebased: list[StoredRecord] = []
         while True:
-            try:
-                state, at = await self.store.append(unit)
-                return state, at, rebased
-            except StreamConflict:
-                rebased += await self._rebase()
+            if isinstance(error, StreamConflict):
+                rebased += await self._rebase(error)
                 unit = replace(unit, expected_version=self.view.version)
-            except StoreOutcomeUnknown as error:
-                found = await self._read_back(unit)
+            else:
+                found = await self._read_back(unit) if isinstance(error, StoreOutcomeUnknown) else None
                 if found is not None:
                     return (*found, rebased)
                 await self._wait_or_give_up(error)
-            except StoreBusy as error:
-                await self._wait_or_give_up(error)
+            try:
+                return (*await self.store.append(unit), rebased)
+            except (StreamConflict, StoreBusy, StoreOutcomeUnknown) as again:
+                error = again
 
-    async def _rebase(self) -> list[StoredRecord]:
+    async def _rebase(self, conflict: StreamConflict) -> list[StoredRecord]:
+        """Take in interrupt requests that came in between; anything else means that the session was taken over."""
         if self.lease.epoch is None:
-            raise StreamConflict(stream=self.view.row.id, expected=self.view.version, actual=-1)
+            raise conflict
         loaded = await self.store.load(self.view.row.id, self.view.version)
         news = list(loaded.records) if loaded else []
         if not news or any(record.type != E.SESSION_INTERRUPT_REQUESTED for record in news):

@@ -23,7 +23,7 @@ class Outbox:
         self._closed = False
         self._abandoned = False
 
-    async def deliver(self, events: Iterable[Event], wait: bool = True) -> None:
+    async def deliver(self, events: Iterable[Event]) -> None:
         """Hand events over, and wait until the consumer has worked them off."""
         if self._abandoned:
             return
@@ -31,8 +31,7 @@ class Outbox:
         if self._events:
             self._drained.clear()
             self._changed.set()
-            if wait:
-                await self._drained.wait()
+            await self._drained.wait()
 
     def close(self) -> None:
         """Say that no more will come."""

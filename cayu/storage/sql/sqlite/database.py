@@ -1,7 +1,7 @@
 """One SQLite file: a writer and a reader connection, units of work in one hop, and driver errors made typed.
 
 A unit of work runs from BEGIN to COMMIT inside the connection's own thread, so a cancelled caller can neither leave a
-transaction open nor tear one apart; it is told of its cancellation when the unit has ended. The driver's thread is
+transaction open nor tear one apart; the cancellation reaches it after it has the unit's result. The driver's thread is
 not a daemon: a watcher stops it once the main thread has ended, so that a script which forgot to close still exits.
 """
 
@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -30,6 +31,7 @@ from cayu.errors import (
     StoreReadOnly,
     StoreTooNew,
 )
+from cayu.shielding import settled
 from cayu.storage.sql.queries import load_migrations, load_queries
 
 T = TypeVar("T")
@@ -61,24 +63,13 @@ class OneHopConnection(aiosqlite.Connection):
         """Connect; may be called by several tasks at once."""
         await self._connect()
 
-    async def _run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        result: T = await self._execute(work, self._conn)  # type: ignore[no-untyped-call]
-        return result
-
     async def hop(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work(connection)` in the connection's thread, to its end even when the caller is cancelled."""
-        future = asyncio.ensure_future(self._run(work))
-        cancelled: asyncio.CancelledError | None = None
-        while not future.done():
-            try:
-                await asyncio.shield(future)
-            except asyncio.CancelledError as error:
-                cancelled = error
-            except Exception:  # noqa: BLE001 - it is read from the future below
-                break
-        if cancelled is not None and future.exception() is None:
-            raise cancelled
-        return future.result()
+        if not self._running or self._connection is None:
+            raise StoreClosed
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._tx.put_nowait((future, partial(work, self._connection)))
+        return await settled(future)
 
 
 class Database:
@@ -250,8 +241,6 @@ class _typed_errors:  # noqa: N801 - reads as the statement it is
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, sqlite3.Error):
             raise _translated(error, self._path) from error
-        if isinstance(error, ValueError) and "losed" in str(error):
-            raise StoreClosed from error
 
 
 def _translated(error: sqlite3.Error, path: str) -> StoreError:
