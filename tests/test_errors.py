@@ -5,7 +5,6 @@ import inspect
 import pickle
 import re
 import string
-from collections.abc import Iterator
 from typing import get_type_hints
 
 import pytest
@@ -40,9 +39,8 @@ def drawn_tree() -> dict[str, str]:
     return found
 
 
-def every_class() -> Iterator[type[CayuError]]:
-    for name in ("CayuError", *real_tree()):
-        yield getattr(cayu.errors, name)
+def every_class() -> list[type[CayuError]]:
+    return [getattr(cayu.errors, name) for name in ("CayuError", *real_tree())]
 
 
 def fields(kind: type[CayuError]) -> list[str]:
@@ -57,11 +55,7 @@ def example(kind: type[CayuError]) -> CayuError:
 
 def test_the_drawing_is_the_tree() -> None:
     assert drawn_tree() == real_tree()
-
-
-def test_the_drawing_is_complete_in_each_subclass() -> None:
     assert len(real_tree()) > 35
-    assert not [kind for kind in CayuError.__subclasses__() if kind.__module__ == "cayu.errors"] == []
 
 
 @pytest.mark.parametrize("kind", every_class())
@@ -95,9 +89,7 @@ def test_an_error_survives_a_pickle(kind: type[CayuError], message: str | None) 
 
 def test_a_message_of_its_own_is_taken_as_it_is() -> None:
     assert str(InvalidInput("with {braces}")) == "with {braces}"
-    assert str(
-        SessionNotFound(session_id="{x}")
-    ) == "There is no session '{x}' in this store; list the sessions to " + ("find its id.")
+    assert str(SessionNotFound(session_id="{x}")).startswith("There is no session '{x}' in this store")
 
 
 def test_errors_can_be_raised_by_their_class_alone() -> None:

@@ -12,8 +12,8 @@ PUBLISHED = {
     "run_fenced execution_profile.decided execution_profile.rejected interruption_cascade_completed "
     "interruption_cascade_failed",
     "model": "started text.delta thinking.delta completed error retry",
-    "tool.call": "approval_requested approved approval_denied approval_expired blocked skipped started staged completed "
-    "failed",
+    "tool.call": "approval_requested approved approval_denied approval_expired blocked skipped started staged "
+    "completed failed",
     "tool.round": "opened committed",
     "tool.effect": "intent_recorded outcome_unknown reconciled",
     "context": "counted",

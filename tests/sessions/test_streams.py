@@ -151,13 +151,17 @@ SUCCESSES = {
         unit(None, None, (Record("session.interrupt_requested", b"{}"),)),
         {"version": 5, "status": "interrupting"},
     ),
-    "an event of tomorrow": (RUN, unit(records=(Record("a.new.one", b"{}"),)), {"version": 5, "lease_expires_at": NOW + LEASE}),
+    "an event of tomorrow": (
+        RUN,
+        unit(records=(Record("a.new.one", b"{}"),)),
+        {"version": 5, "lease_expires_at": NOW + LEASE},
+    ),
     "counters": (
         RUN,
         unit(records=(), add={"tool_calls": 2, "pending": -1}),
         {"tool_calls": 2, "pending": -1, "lease_expires_at": NOW + LEASE},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("state, wanted, changes", SUCCESSES.values(), ids=SUCCESSES)

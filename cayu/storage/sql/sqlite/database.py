@@ -63,6 +63,11 @@ class OneHopConnection(aiosqlite.Connection):
         """Connect; may be called by several tasks at once."""
         await self._connect()
 
+    @property
+    def ended(self) -> bool:
+        """True once the connection's thread has been told to stop."""
+        return not self._running
+
     async def hop(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work(connection)` in the connection's thread, to its end even when the caller is cancelled."""
         if not self._running or self._connection is None:
@@ -106,7 +111,7 @@ class Database:
         self._closed = True
         connections, self._writer, self._reader = (self._reader, self._writer), None, None
         for connection in connections:
-            if connection is not None:
+            if connection is not None and not connection.ended:
                 await connection.close()
 
     async def _open_writer(self) -> OneHopConnection:

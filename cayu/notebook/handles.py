@@ -1,0 +1,137 @@
+"""Handles on a session and on an action that waits: small objects that show themselves and lead on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from cayu.notebook.html import action_html, pending_html, session_html, status_text
+from cayu.sessions.records import PendingAction
+from cayu.sessions.view import SessionView
+
+if TYPE_CHECKING:
+    from cayu.notebook.lab import Lab
+
+Bundle = dict[str, str]
+
+
+class SessionHandle:
+    """One session as it stood when the handle was made or refreshed last."""
+
+    def __init__(self, lab: Lab, view: SessionView) -> None:
+        self.lab = lab
+        self.view = view
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self.view.row.id
+
+    @property
+    def status(self) -> str:
+        """Where the session stands, a `SessionStatus`."""
+        return str(self.view.status)
+
+    @property
+    def text(self) -> str:
+        """The last thing that the model said."""
+        return self.view.final_text
+
+    @property
+    def pending(self) -> list[ApprovalHandle]:
+        """What the session waits for, read now."""
+        return list(self.lab.pending(session=self.id))
+
+    def refresh(self) -> SessionHandle:
+        """Read the session again and return this handle."""
+        self.view = self.lab.session(self.id).view
+        return self
+
+    def resume(self, text: str) -> SessionHandle:
+        """Go on with a further message."""
+        return self.lab.resume(self.id, text)
+
+    def events_df(self, **ask: Any) -> pd.DataFrame:
+        """Return the session's events; takes the arguments of `Lab.events_df`."""
+        return self.lab.events_df(**_within(self.id, ask))
+
+    def calls_df(self, **ask: Any) -> pd.DataFrame:
+        """Return the session's tool calls; takes the arguments of `Lab.calls_df`."""
+        return self.lab.calls_df(**_within(self.id, ask))
+
+    def messages_df(self, **ask: Any) -> pd.DataFrame:
+        """Return the session's conversation; takes the arguments of `Lab.messages_df`."""
+        return self.lab.messages_df(**_within(self.id, ask))
+
+    def __repr__(self) -> str:
+        """Say which session, where it stands and what it said."""
+        said = f": {self.text}" if self.text else ""
+        return f"<Session {self.id} ({status_text(self.view)}){said}>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
+        return {"text/plain": repr(self), "text/html": session_html(self.view)}
+
+
+def _within(session_id: str, ask: dict[str, Any]) -> dict[str, Any]:
+    return {**ask, "where": {**(ask.get("where") or {}), "session_id": session_id}}
+
+
+class ApprovalHandle:
+    """One action that waits for a human."""
+
+    def __init__(self, lab: Lab, action: PendingAction) -> None:
+        self.lab = lab
+        self.action = action
+
+    @property
+    def id(self) -> str:
+        """The action's id."""
+        return self.action.id
+
+    def approve(self, arguments: dict[str, Any] | None = None, *, by: str | None = None) -> SessionHandle:
+        """Approve the call, with edited arguments if some are given, and let the session go on."""
+        return self.lab.approve(self.action, arguments=arguments, by=by)
+
+    def deny(self, reason: str | None = None, *, by: str | None = None) -> SessionHandle:
+        """Deny the call and let the session go on."""
+        return self.lab.deny(self.action, reason=reason, by=by)
+
+    def answer(self, text: str, *, by: str | None = None) -> SessionHandle:
+        """Answer the question and let the session go on."""
+        return self.lab.answer(self.action, text, by=by)
+
+    def __repr__(self) -> str:
+        """Say what is asked."""
+        what = self.action.question or f"{self.action.tool_name} with {self.action.arguments}"
+        return f"<{self.action.kind} {self.action.id}: {what}>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
+        return {"text/plain": repr(self), "text/html": action_html(self.action)}
+
+
+class Pending(Sequence[ApprovalHandle]):
+    """What waits for a human, as a list that shows itself."""
+
+    def __init__(self, handles: Sequence[ApprovalHandle]) -> None:
+        self._handles = tuple(handles)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return one handle, or a slice of them."""
+        return self._handles[index]
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return len(self._handles)
+
+    def __iter__(self) -> Iterator[ApprovalHandle]:
+        """Iterate from the oldest session on."""
+        return iter(self._handles)
+
+    def __repr__(self) -> str:
+        """Say what waits, a line each."""
+        return "\n".join(map(repr, self._handles)) or "<nothing waits>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
+        return {"text/plain": repr(self), "text/html": pending_html(handle.action for handle in self._handles)}

@@ -1,0 +1,353 @@
+"""The lab: one application and its store, with every verb blocking and awaiting, and everything readable as frames.
+
+A verb is a short call of one public method of the runtime. No verb waits for a human: a run that needs a decision
+returns, and the decision is made in a widget, another cell, another process, or tomorrow.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import os
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import pandas as pd
+
+from cayu.errors import InvalidInput, LabClosed, LabNotQuiet
+from cayu.events import Event
+from cayu.messages import Message
+from cayu.notebook import frames
+from cayu.notebook.bridge import CLOSING_SECONDS, Bridge
+from cayu.notebook.frames import Ask, Progress
+from cayu.notebook.handles import ApprovalHandle, Pending, SessionHandle
+from cayu.notebook.problems import Problems
+from cayu.notebook.schemas import columns_of
+from cayu.runtime.app import CayuApp
+from cayu.runtime.outcome import session_view
+from cayu.sessions.records import PendingAction, PendingActionQuery
+from cayu.sessions.requests import (
+    InterruptSessionRequest,
+    ResolutionActor,
+    ResumeRequest,
+    RunRequest,
+    ToolApprovalDecision,
+    ToolApprovalRequest,
+    UserInputResponse,
+)
+from cayu.sessions.streams import HeadQuery, SessionStore, StreamHead
+from cayu.storage.sql.sqlite.database import Mode
+from cayu.storage.sql.sqlite.sessions import SQLiteSessionStore
+
+T = TypeVar("T")
+Factory = Callable[..., Any]
+"""factory(session_store=...) -> CayuApp, or an awaitable of one."""
+OnEvent = Callable[[Event], None]
+Conditions = Mapping[str, Any] | None
+Gather = Callable[[SessionStore, Ask], Coroutine[Any, Any, frames.Data]]
+MOST_PENDING = 1000
+
+
+class Lab:
+    """An application at work in a notebook or a script. Make one with `Lab.open`; close it, or let the exit do so."""
+
+    def __init__(self, store_at: Callable[[], SessionStore], factory: Factory | None, *, where: str) -> None:
+        """Use `Lab.open`; `store_at` opens the store anew, `where` names it for people."""
+        self.where = where
+        self.problems = Problems()
+        self._store_at = store_at
+        self._factory = factory
+        self._bridge = Bridge()
+        self._closed = False
+        self.app = self._build()
+        atexit.register(self.close)
+
+    @classmethod
+    def open(cls, path: str | Path, *, factory: Factory | None = None, mode: Mode = "rw") -> Lab:
+        """Open the store at `path`, created when new, and build the application over it.
+
+        `factory(session_store=...)` returns a `CayuApp`; without one, or with `mode="ro"`, the lab only looks. Raises
+        the `StoreError` that says what is wrong with the file.
+        """
+
+        def store_at() -> SessionStore:
+            return SQLiteSessionStore(path, mode=mode)
+
+        lab = cls(store_at, factory if mode == "rw" else None, where=str(path))
+        try:
+            lab._bridge.call(lab.app.session_store.heads(HeadQuery(limit=1)))
+        except BaseException:
+            lab.close()
+            raise
+        return lab
+
+    def _build(self) -> CayuApp:
+        store = self._store_at()
+        if self._factory is None:
+            return CayuApp(session_store=store)
+        made = self._factory(session_store=store)
+        app = self._bridge.call(_awaited(made)) if inspect.isawaitable(made) else made
+        if not isinstance(app, CayuApp):
+            raise InvalidInput(f"The factory returned {type(app).__name__}; it returns a CayuApp.")
+        return app
+
+    # Verbs: each blocks, and has an asynchronous twin that is awaited.
+
+    def run(self, agent: str, text: str, *, on_event: OnEvent | None = None, **request: Any) -> SessionHandle:
+        """Begin a session of `agent` with a message; `request` takes further fields of `RunRequest`."""
+        return self.call(self._run(agent, text, on_event, request))
+
+    async def arun(self, agent: str, text: str, *, on_event: OnEvent | None = None, **request: Any) -> SessionHandle:
+        """Await `run`."""
+        return await self._bridge.acall(self._run(agent, text, on_event, request))
+
+    async def _run(self, agent: str, text: str, on_event: OnEvent | None, request: dict[str, Any]) -> SessionHandle:
+        asked = RunRequest(agent_name=agent, messages=(Message.text("user", text),), **request)
+        return await self._consume(self._working().run(asked), on_event)
+
+    def resume(self, session: str, text: str, *, on_event: OnEvent | None = None, **request: Any) -> SessionHandle:
+        """Go on with a session that has ended; `request` takes further fields of `ResumeRequest`."""
+        return self.call(self._resume(session, text, on_event, request))
+
+    async def aresume(
+        self, session: str, text: str, *, on_event: OnEvent | None = None, **request: Any
+    ) -> SessionHandle:
+        """Await `resume`."""
+        return await self._bridge.acall(self._resume(session, text, on_event, request))
+
+    async def _resume(
+        self, session: str, text: str, on_event: OnEvent | None, request: dict[str, Any]
+    ) -> SessionHandle:
+        asked = ResumeRequest(session_id=session, messages=(Message.text("user", text),), **request)
+        return await self._consume(self._working().resume(asked), on_event)
+
+    def recover(self, session: str, *, on_event: OnEvent | None = None) -> SessionHandle:
+        """Go on with a session whose process was lost."""
+        return self.call(self._recover(session, on_event))
+
+    async def arecover(self, session: str, *, on_event: OnEvent | None = None) -> SessionHandle:
+        """Await `recover`."""
+        return await self._bridge.acall(self._recover(session, on_event))
+
+    async def _recover(self, session: str, on_event: OnEvent | None) -> SessionHandle:
+        return await self._consume(self._working().recover_incomplete_session(session), on_event)
+
+    def approve(
+        self, action: PendingAction, *, arguments: dict[str, Any] | None = None, by: str | None = None
+    ) -> SessionHandle:
+        """Approve a call, with edited arguments if given; returns when the session pauses or ends."""
+        return self.call(self._decide(action, ToolApprovalDecision.APPROVE, arguments, None, by))
+
+    async def aapprove(
+        self, action: PendingAction, *, arguments: dict[str, Any] | None = None, by: str | None = None
+    ) -> SessionHandle:
+        """Await `approve`."""
+        return await self._bridge.acall(self._decide(action, ToolApprovalDecision.APPROVE, arguments, None, by))
+
+    def deny(self, action: PendingAction, *, reason: str | None = None, by: str | None = None) -> SessionHandle:
+        """Deny a call; returns when the session pauses or ends."""
+        return self.call(self._decide(action, ToolApprovalDecision.DENY, None, reason, by))
+
+    async def adeny(self, action: PendingAction, *, reason: str | None = None, by: str | None = None) -> SessionHandle:
+        """Await `deny`."""
+        return await self._bridge.acall(self._decide(action, ToolApprovalDecision.DENY, None, reason, by))
+
+    async def _decide(
+        self,
+        action: PendingAction,
+        decision: ToolApprovalDecision,
+        arguments: dict[str, Any] | None,
+        reason: str | None,
+        by: str | None,
+    ) -> SessionHandle:
+        request = ToolApprovalRequest(
+            session_id=action.session,
+            approval_id=action.id,
+            tool_call_id=action.tool_call_id,
+            decision=decision,
+            arguments=arguments,
+            reason=reason,
+            resolved_by=_actor(by),
+        )
+        return await self._consume(self._working().resolve_tool_approval(request), None)
+
+    def answer(self, action: PendingAction, text: str, *, by: str | None = None) -> SessionHandle:
+        """Answer a question; returns when the session pauses or ends."""
+        return self.call(self._answer(action, text, by))
+
+    async def aanswer(self, action: PendingAction, text: str, *, by: str | None = None) -> SessionHandle:
+        """Await `answer`."""
+        return await self._bridge.acall(self._answer(action, text, by))
+
+    async def _answer(self, action: PendingAction, text: str, by: str | None) -> SessionHandle:
+        response = UserInputResponse(session_id=action.session, input_id=action.id, answer=text, resolved_by=_actor(by))
+        return await self._consume(self._working().resolve_user_input(response), None)
+
+    def interrupt(self, session: str, reason: str | None = None) -> None:
+        """Ask a running session to stop."""
+        self.call(self._interrupt(session, reason))
+
+    async def ainterrupt(self, session: str, reason: str | None = None) -> None:
+        """Await `interrupt`."""
+        await self._bridge.acall(self._interrupt(session, reason))
+
+    async def _interrupt(self, session: str, reason: str | None) -> None:
+        request = InterruptSessionRequest(session_id=session, reason=reason, requested_by=_user())
+        async with aclosing(self._working().interrupt_session(request)) as events:
+            async for _ in events:
+                pass
+
+    def session(self, session: str) -> SessionHandle:
+        """Return a session as it stands. Raises `SessionNotFound`."""
+        return SessionHandle(self, self.call(session_view(self.app, session)))
+
+    async def asession(self, session: str) -> SessionHandle:
+        """Await `session`."""
+        return SessionHandle(self, await self._bridge.acall(session_view(self.app, session)))
+
+    def pending(self, *, session: str | None = None) -> Pending:
+        """Return what waits for a human: the first thing to look at after a restart."""
+        return self.call(self._pending(session))
+
+    async def apending(self, *, session: str | None = None) -> Pending:
+        """Await `pending`."""
+        return await self._bridge.acall(self._pending(session))
+
+    async def _pending(self, session: str | None) -> Pending:
+        page = await self.app.list_pending_actions(PendingActionQuery(session_id=session, limit=MOST_PENDING))
+        return Pending([ApprovalHandle(self, action) for action in page.actions])
+
+    async def aheads(self, query: HeadQuery) -> tuple[Sequence[StreamHead], int | None, int]:
+        """Await a page of session heads: rows, the cursor of the next page, and the total."""
+        page = await self._bridge.acall(self.app.session_store.heads(query))
+        return page.rows, page.next, page.total
+
+    def restart(self) -> None:
+        """Drop the application with everything it holds, and build it anew on the same store."""
+        self.call(self.app.aclose())
+        self.app = self._build()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run any coroutine on the lab's loop and wait for it."""
+        if self._closed:
+            work.close()
+            raise LabClosed
+        return self._bridge.call(work)
+
+    async def acall(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await any coroutine that runs on the lab's loop."""
+        return await self._bridge.acall(work)
+
+    # Frames: every one takes where, columns, limit and progress.
+
+    def sessions_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per session, newest first. See `cayu.notebook.schema("sessions_df")`."""
+        return self._frame("sessions_df", frames.sessions_data, where, **ask)
+
+    def events_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per stored event. See `cayu.notebook.schema("events_df")`."""
+        return self._frame("events_df", frames.events_data, where, **ask)
+
+    def messages_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per part of the conversations. See `cayu.notebook.schema("messages_df")`."""
+        return self._frame("messages_df", frames.messages_data, where, **ask)
+
+    def calls_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per tool call. See `cayu.notebook.schema("calls_df")`."""
+        return self._frame("calls_df", frames.calls_data, where, **ask)
+
+    def approvals_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per approval or question, decided or pending. See `cayu.notebook.schema("approvals_df")`."""
+        return self._frame("approvals_df", frames.approvals_data, where, **ask)
+
+    def errors_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return what was caught in callbacks and background work, and count it as read."""
+        shown = self.problems.read()
+        names = [column.name for column in columns_of("errors_df")]
+        data = {name: [getattr(problem, name) for problem in shown] for name in names}
+        return frames.finished(Ask("errors_df", where or {}, **ask), data)
+
+    def _frame(
+        self,
+        name: str,
+        gather: Gather,
+        where: Conditions,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        progress: Progress | None = None,
+    ) -> pd.DataFrame:
+        ask = Ask(name, where or {}, columns, limit, progress)
+        ask.wanted()
+        return frames.finished(ask, self.call(gather(self.app.session_store, ask)))
+
+    # The end.
+
+    def check_quiet(self) -> None:
+        """Raise `LabNotQuiet` for problems that nobody has read and sessions still at work; the last cell calls it."""
+        unread = [f"{problem.type} in {problem.source}" for problem in self.problems.unread()]
+        unread += [f"session {session_id} is still at work" for session_id in self.app.services.drives]
+        if unread:
+            raise LabNotQuiet(count=len(unread), problems="; ".join(unread))
+
+    def close(self) -> None:
+        """Interrupt what runs, close the store and stop the lab's loop; safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self.close)
+        try:
+            self._bridge.submit(self.app.aclose()).result(CLOSING_SECONDS)
+        finally:
+            self._bridge.close()
+
+    def __enter__(self) -> Self:
+        """Return the lab."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the lab."""
+        self.close()
+
+    def __repr__(self) -> str:
+        """Say where the lab's store is and which agents it has."""
+        agents = ", ".join(self.app.agent_names) or "none, it only looks"
+        return f"<Lab {self.where} (agents: {agents})>"
+
+    def _working(self) -> CayuApp:
+        if self._closed:
+            raise LabClosed
+        if self._factory is None:
+            raise InvalidInput("This lab only looks; open it with factory=build_app to run and decide.")
+        return self.app
+
+    async def _consume(self, events: AsyncGenerator[Event, None], on_event: OnEvent | None) -> SessionHandle:
+        session_id = ""
+        async with aclosing(events):
+            async for event in events:
+                session_id = event.session_id
+                if on_event is not None:
+                    self._tell(on_event, event)
+        return SessionHandle(self, await session_view(self.app, session_id))
+
+    def _tell(self, on_event: OnEvent, event: Event) -> None:
+        try:
+            on_event(event)
+        except Exception as error:  # noqa: BLE001 - a watcher never fails a run
+            self.problems.keep("on_event", error, event.session_id)
+
+
+async def _awaited(made: Any) -> Any:
+    return await made
+
+
+def _user() -> str:
+    return os.environ.get("USER") or os.environ.get("USERNAME") or "notebook"
+
+
+def _actor(by: str | None) -> ResolutionActor:
+    return ResolutionActor(subject=by or _user(), source="notebook")

@@ -1,0 +1,140 @@
+"""The columns of every frame, declared once: name, dtype, unit and meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from cayu.errors import InvalidInput
+
+TEXT = "string"
+TIME = "datetime64[us, UTC]"
+COUNT = "Int64"
+MILLISECONDS = "Float64"
+SET = "category"
+FLAG = "boolean"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a frame."""
+
+    name: str
+    dtype: str
+    meaning: str
+    unit: str = ""
+
+
+_SESSION = Column("session_id", TEXT, "the session")
+_ROUND = Column("tool_round_id", TEXT, "the tool round")
+_CALL = Column("tool_call_id", TEXT, "the call")
+_TOOL = Column("tool_name", TEXT, "the tool")
+
+SCHEMAS: dict[str, tuple[Column, ...]] = {
+    "sessions_df": (
+        _SESSION,
+        Column("title", TEXT, "as the caller named it"),
+        Column("status", SET, "pending, running, interrupting, completed, failed, interrupted"),
+        Column("pending", COUNT, "actions that wait for a human"),
+        Column("agent_name", TEXT, "the agent"),
+        Column("model", TEXT, "the agent's model"),
+        Column("provider_name", TEXT, "the model provider"),
+        Column("environment_name", TEXT, "the selected environment"),
+        Column("model_steps", COUNT, "answers of the model"),
+        Column("tool_calls", COUNT, "calls that were dispatched"),
+        Column("input_tokens", COUNT, "as the provider reported", "tokens"),
+        Column("output_tokens", COUNT, "as the provider reported", "tokens"),
+        Column("events", COUNT, "events in the log"),
+        Column("run_epoch", COUNT, "how often the session was claimed"),
+        Column("created_at", TIME, "first commit"),
+        Column("updated_at", TIME, "last commit"),
+        Column("instance_id", TEXT, "the public name of this very session"),
+    ),
+    "events_df": (
+        _SESSION,
+        Column("sequence", COUNT, "place in the session's log, from 1"),
+        Column("type", SET, "the event's type"),
+        Column("timestamp", TIME, "commit, by the store's clock"),
+        _TOOL,
+        _ROUND,
+        _CALL,
+        Column("payload", TEXT, "the event's content, as JSON"),
+    ),
+    "messages_df": (
+        _SESSION,
+        Column("position", COUNT, "message of the conversation, from 1"),
+        Column("role", SET, "user, assistant, tool"),
+        Column("part", SET, "text, thinking, tool_call, tool_result"),
+        Column("text", TEXT, "what was said, asked of a tool, or given back"),
+        _TOOL,
+        Column("provider_call_id", TEXT, "the provider's id, which links call and result"),
+        Column("is_error", FLAG, "the result is an error"),
+    ),
+    "calls_df": (
+        _SESSION,
+        _ROUND,
+        _CALL,
+        Column("step", COUNT, "model step that asked for the call"),
+        _TOOL,
+        Column("effect", SET, "none, idempotent, external"),
+        Column("state", SET, "where the call stands"),
+        Column("code", TEXT, "why it did not run, or did not return"),
+        Column("attempt", COUNT, "dispatches"),
+        Column("replayed", FLAG, "dispatched again after a crash"),
+        Column("edited", FLAG, "a reviewer changed the arguments"),
+        Column("is_error", FLAG, "the result is an error"),
+        Column("arguments", TEXT, "as they ran, as JSON"),
+        Column("content", TEXT, "the result that the model read"),
+        Column("started_at", TIME, "commit of the first start"),
+        Column("ended_at", TIME, "commit of the end"),
+        Column("duration_ms", MILLISECONDS, "from start to end, by commits", "ms"),
+    ),
+    "approvals_df": (
+        _SESSION,
+        Column("action_id", TEXT, "the approval's or the question's id"),
+        Column("kind", SET, "tool_approval, user_input"),
+        _TOOL,
+        _ROUND,
+        _CALL,
+        Column("state", SET, "pending, approve, deny, expired, answer"),
+        Column("decided_by", TEXT, "who decided"),
+        Column("reason", TEXT, "their words, or the policy's"),
+        Column("edited", FLAG, "arguments were changed"),
+        Column("arguments", TEXT, "as JSON"),
+        Column("arguments_digest", TEXT, "SHA-256 of what the decision covers"),
+        Column("question", TEXT, "what was asked"),
+        Column("requested_at", TIME, "the pause"),
+        Column("expires_at", TIME, "end of the grant"),
+        Column("decided_at", TIME, "the decision"),
+        Column("waited_ms", MILLISECONDS, "from pause to decision", "ms"),
+    ),
+    "errors_df": (
+        Column("at", TIME, "when it was caught"),
+        Column("source", TEXT, "where in the notebook side"),
+        _SESSION,
+        Column("type", TEXT, "the exception's class"),
+        Column("message", TEXT, "the exception's words"),
+        Column("read", FLAG, "shown before"),
+    ),
+}
+
+
+def columns_of(frame: str) -> tuple[Column, ...]:
+    """Return a frame's columns. Raises `InvalidInput` for an unknown frame."""
+    if frame not in SCHEMAS:
+        raise InvalidInput(f"There is no frame {frame!r}; frames: {', '.join(sorted(SCHEMAS))}.")
+    return SCHEMAS[frame]
+
+
+def schema(frame: str) -> pd.DataFrame:
+    """Return a frame's columns with dtype, unit and meaning, as a frame."""
+    declared = columns_of(frame)
+    return pd.DataFrame(
+        {
+            "column": [column.name for column in declared],
+            "dtype": [column.dtype for column in declared],
+            "unit": [column.unit for column in declared],
+            "meaning": [column.meaning for column in declared],
+        }
+    )
