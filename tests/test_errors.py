@@ -49,8 +49,9 @@ def fields(kind: type[CayuError]) -> list[str]:
     return [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
 
 
-def example(kind: type[CayuError]) -> CayuError:
-    return kind(**{name: f"<{name}>" for name in get_type_hints(kind)})
+def attributes(kind: type[CayuError]) -> dict[str, str]:
+    """An example of each attribute that the class declares or its message quotes."""
+    return {name: f"<{name}>" for name in (*get_type_hints(kind), *fields(kind))}
 
 
 def test_the_drawing_is_the_tree() -> None:
@@ -62,8 +63,7 @@ def test_the_drawing_is_the_tree() -> None:
 def test_the_docstring_is_the_default_message(kind: type[CayuError]) -> None:
     assert kind.__doc__, "an error without a docstring has no message"
     quoted = fields(kind)
-    assert set(quoted) <= set(get_type_hints(kind)), "the message quotes what the class does not declare"
-    message = str(example(kind))
+    message = str(kind(**attributes(kind)))
     assert "{" not in message
     assert all(f"<{name}>" in message for name in quoted)
     assert message[-1] == "."
@@ -72,15 +72,16 @@ def test_the_docstring_is_the_default_message(kind: type[CayuError]) -> None:
 
 @pytest.mark.parametrize("kind", every_class())
 def test_attributes_ride_on_the_error(kind: type[CayuError]) -> None:
-    error = example(kind)
-    for name in get_type_hints(kind):
-        assert getattr(error, name) == f"<{name}>"
+    assert set(fields(kind)) <= set(get_type_hints(kind)), "the message quotes what the class does not declare"
+    given = attributes(kind)
+    error = kind(**given)
+    assert {name: getattr(error, name) for name in given} == given
 
 
 @pytest.mark.parametrize("kind", every_class())
 @pytest.mark.parametrize("message", [None, "Told {in} other words."])
 def test_an_error_survives_a_pickle(kind: type[CayuError], message: str | None) -> None:
-    error = kind(message, **{name: f"<{name}>" for name in get_type_hints(kind)})
+    error = kind(message, **attributes(kind))
     for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(other) is kind
         assert str(other) == str(error)

@@ -98,7 +98,7 @@ def typed(column: Column, values: Sequence[Any]) -> pd.Series[Any]:
     if column.dtype == TIME:
         moments = pd.array(list(values), dtype="Int64")
         return pd.Series(pd.to_datetime(pd.Series(moments), unit="us", utc=True)).astype("datetime64[us, UTC]")
-    return pd.Series(list(values), dtype=column.dtype)  # type: ignore[call-overload, no-any-return]
+    return pd.Series(list(values), dtype=column.dtype)
 
 
 def _mask(frame: pd.DataFrame, key: str, value: Any) -> Any:

@@ -25,7 +25,7 @@ def script_decisions(decisions: Iterable[str]) -> None:
 
 
 def next_decision(action: PendingAction) -> str:
-    """Return the decision that is next in the script, or raise `HeadlessDecisionMissing`: nothing is approved by default."""
+    """Return the script's next decision, or raise `HeadlessDecisionMissing`: nothing is approved by default."""
     if not _script:
         raise HeadlessDecisionMissing(action_id=action.id)
     return _script.popleft()

@@ -51,9 +51,10 @@ class OneHopConnection(aiosqlite.Connection):
     """A driver connection that runs a whole function in its thread."""
 
     def begin(self) -> None:
-        """Start the connection's thread, and the watcher that stops it after the main thread has ended."""
+        """Start the connection's thread and, unless it is a daemon by birth, the watcher that stops it at the exit."""
         self._thread.start()
-        threading.Thread(target=self._stop_after_main, name="cayu-sqlite-exit", daemon=True).start()
+        if not self._thread.daemon:
+            threading.Thread(target=self._stop_after_main, name="cayu-sqlite-exit", daemon=True).start()
 
     def _stop_after_main(self) -> None:
         threading.main_thread().join()
