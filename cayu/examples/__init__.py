@@ -1,0 +1,1 @@
+"""Applications to start from; each is a module that can be run."""
