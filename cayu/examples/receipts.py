@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from cayu import ExecutionProfileBehaviorIdentity, Tool, ToolContext, ToolEffect, ToolResult, ToolSpec
-from cayu.storage.sql.queries import load_queries
 
-QUERIES = load_queries("cayu.examples")
+
+def _sql(name: str) -> str:
+    return files("cayu.examples").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
 
 
 class ReceiptBook:
@@ -24,7 +26,7 @@ class ReceiptBook:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         with closing(self._connect()) as raw, raw:
-            raw.execute(QUERIES["create_receipts"])
+            raw.execute(_sql("create"))
 
     def _connect(self) -> sqlite3.Connection:
         return sqlite3.connect(self.path, timeout=5)
@@ -32,13 +34,13 @@ class ReceiptBook:
     def issue(self, key: str, detail: str) -> int:
         """Return the number of the receipt for `key`, issuing it if there is none."""
         with closing(self._connect()) as raw, raw:
-            raw.execute(QUERIES["insert_receipt"], (key, detail))
-            return int(raw.execute(QUERIES["receipt"], (key,)).fetchone()[0])
+            raw.execute(_sql("issue"), (key, detail))
+            return int(raw.execute(_sql("number"), (key,)).fetchone()[0])
 
     def all(self) -> list[tuple[int, str]]:
         """Return every receipt, (number, detail), in order."""
         with closing(self._connect()) as raw:
-            return [(int(number), str(detail)) for number, detail in raw.execute(QUERIES["all_receipts"])]
+            return [(int(number), str(detail)) for number, detail in raw.execute(_sql("all"))]
 
 
 class OrderSuppliesTool(Tool):

@@ -1,0 +1,1 @@
+SELECT number, detail FROM receipts ORDER BY number
