@@ -7,9 +7,9 @@
     python -m cayu.examples.durable_service_tools repeat --dir work
 
 `start` and `resume` prove that the supplied knowledge store was searched, that its present evidence within the scope
-reached the provider, that forbidden records did not, and that the earlier conversation survived. Given to both,
-`--wiring environment` takes the store from the selected environment, not from the tool's constructor. `pause`, `approve`
-or `deny`, and `repeat` rebuild a pending approval around a tool that issues one receipt. `--change` rebuilds the
+reached the provider, that forbidden records did not, and that the earlier conversation survived. With
+`--wiring environment` on both, the store is the selected environment's and not the tool's own. `pause`, `approve` or
+`deny`, and `repeat` rebuild a pending approval around a tool that issues one receipt. `--change` rebuilds the
 application with one part of one identity changed; such a phase ends with exit code 3 before any request or effect.
 """
 
