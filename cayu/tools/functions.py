@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, create_model
+from pydantic_core import to_jsonable_python
 
 from cayu.canonical import dumps, normalise
 from cayu.effects import ToolEffect
@@ -44,9 +45,7 @@ def as_result(value: Any) -> ToolResult:
         return value
     if value is None or isinstance(value, str):
         return ToolResult(content=value or "")
-    if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json")
-    structured = normalise(value)
+    structured = normalise(to_jsonable_python(value))
     return ToolResult(content=dumps(structured).decode(), structured=structured)
 
 

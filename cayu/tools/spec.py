@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
+from jsonschema_rs import Draft202012Validator, ReferencingError, ValidationError
 from pydantic import Field, field_validator
 
 from cayu.canonical import normalise
@@ -22,6 +21,7 @@ from cayu.messages import Frozen
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 TOOL_NAME = r"^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$"
 """What every provider accepts as a tool's name."""
+MOST_PROBLEMS = 5
 
 
 class ToolSpec(Frozen):
@@ -43,9 +43,10 @@ class ToolSpec(Frozen):
     @classmethod
     def _is_a_schema(cls, value: dict[str, Any]) -> dict[str, Any]:
         try:
-            Draft202012Validator.check_schema(value)
-        except SchemaError as error:
-            raise ValueError(f"input_schema is not a JSON Schema at {error.json_path}") from None
+            _compiled(value)
+        except (ValidationError, ReferencingError) as error:
+            place = _path(getattr(error, "instance_path", ()))
+            raise ValueError(f"input_schema is not a self-contained JSON Schema at {place}") from None
         if value.get("type") != "object":
             raise ValueError('input_schema describes an object: it needs "type": "object"')
         return dict(normalise(value))
@@ -95,15 +96,30 @@ class InputValidator:
     """Checks arguments against one tool's schema; made once, when the tool is registered."""
 
     def __init__(self, spec: ToolSpec) -> None:
-        self._validator = Draft202012Validator(spec.input_schema)
+        self._validator = _compiled(spec.input_schema)
 
     def problem(self, arguments: object) -> str | None:
         """Return where and how the arguments miss the schema, None when they fit.
 
         Names places and rules, never the values, which may be long or private.
         """
-        found = [f"{error.json_path} breaks {error.validator!r}" for error in self._validator.iter_errors(arguments)]
-        return "; ".join(sorted(found)[:5]) or None
+        found = {
+            f"{_path(error.instance_path)} breaks {str(error.schema_path[-1])!r}"
+            for error in self._validator.iter_errors(arguments)
+        }
+        return "; ".join(sorted(found)[:MOST_PROBLEMS]) or None
+
+
+def _compiled(schema: dict[str, Any]) -> Draft202012Validator:
+    return Draft202012Validator(schema, retriever=_refuse_retrieval)
+
+
+def _refuse_retrieval(uri: str) -> Any:
+    raise LookupError(f"a tool's schema stands on its own; {uri!r} is not fetched")
+
+
+def _path(parts: Sequence[str | int]) -> str:
+    return "$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
 
 
 def check_tools(tools: tuple[Tool, ...]) -> None:
