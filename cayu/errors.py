@@ -234,6 +234,8 @@ class StoreBusy(StoreError):
     """{path} is locked by another process for longer than the timeout; nothing was written. Close whatever holds it
     (a database browser, a stuck process) and try again."""
 
+    path: str
+
 
 class StoreOutcomeUnknown(StoreError):
     """The store did not acknowledge a write; read the stream back to learn whether it was committed."""
@@ -242,17 +244,28 @@ class StoreOutcomeUnknown(StoreError):
 class StoreFull(StoreError):
     """The disk that holds {path} is full; nothing was written. Free some space and try again."""
 
+    path: str
+
 
 class StoreNotADatabase(StoreError):
     """{path} is not a Cayu store ({problem}); nothing was changed. Give another path or restore it from a copy."""
+
+    path: str
+    problem: str
 
 
 class StoreTooNew(StoreError):
     """{path} was written by a newer release (schema {found}, this release knows {known}); upgrade cayu-lab."""
 
+    path: str
+    found: int
+    known: int
+
 
 class StoreReadOnly(StoreError):
     """{path} cannot be written; check the permissions of the file and its folder, or open it for reading only."""
+
+    path: str
 
 
 class StoreClosed(StoreError):
@@ -260,9 +273,9 @@ class StoreClosed(StoreError):
 
 
 class ProviderError(CayuError):
-    """The model provider failed ({code}); the session is marked failed and can be resumed."""
+    """The model provider failed; the session is marked failed and can be resumed."""
 
-    code: str
+    code: str = "error"
 
 
 class NotebookError(CayuError):

@@ -220,7 +220,7 @@ class Lab:
         page = await self.app.list_pending_actions(PendingActionQuery(session_id=session, limit=MOST_PENDING))
         return Pending([ApprovalHandle(self, action) for action in page.actions])
 
-    async def aheads(self, query: HeadQuery) -> tuple[Sequence[StreamHead], int | None, int]:
+    async def aheads(self, query: HeadQuery) -> tuple[Sequence[StreamHead], str | None, int]:
         """Await a page of session heads: rows, the cursor of the next page, and the total."""
         page = await self._bridge.acall(self.app.session_store.heads(query))
         return page.rows, page.next, page.total

@@ -11,7 +11,7 @@ from cayu.agents import AgentSpec
 from cayu.canonical import dumps, loads
 from cayu.clock import SystemClock
 from cayu.environments import Environment
-from cayu.errors import InvalidInput, SessionNotFound, SessionNotRunning
+from cayu.errors import SessionNotFound, SessionNotRunning
 from cayu.events import Event
 from cayu.events import EventType as E
 from cayu.knowledge.store import KnowledgeStore
@@ -156,20 +156,18 @@ class CayuApp:
     async def list_pending_actions(self, query: PendingActionQuery | None = None) -> PendingActionPage:
         """Return what waits for a human, from the oldest session on."""
         wanted = query or PendingActionQuery()
-        if wanted.cursor is not None and not wanted.cursor.isdecimal():
-            raise InvalidInput("The cursor is none of list_pending_actions; leave it out to start over.")
         page = await self.session_store.items(
             ItemQuery(
                 session_id=wanted.session_id,
                 kinds=(wanted.kind,) if wanted.kind else PENDING_KINDS,
                 state=PENDING,
-                after=int(wanted.cursor) if wanted.cursor else None,
+                after=wanted.cursor,
                 limit=wanted.limit,
             )
         )
         return PendingActionPage(
             actions=tuple(PendingAction.from_body(row.session_id, loads(row.item.body)) for row in page.rows),
-            next_cursor=None if page.next is None else str(page.next),
+            next_cursor=page.next,
             total=page.total,
         )
 

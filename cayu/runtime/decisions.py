@@ -17,6 +17,7 @@ from cayu.runtime.log import build_event
 from cayu.runtime.registry import Assembly
 from cayu.sessions.projection import Draft
 from cayu.sessions.requests import ToolApprovalDecision, ToolApprovalRequest, UserInputResponse
+from cayu.sessions.states import CallState
 from cayu.sessions.view import CallView, Decision, SessionView, arguments_digest
 
 BOUNDARY = "approval"
@@ -38,7 +39,8 @@ def enter_approval(request: ToolApprovalRequest) -> Enter:
         standing = await stand(drive.services, request.session_id)
         if await _settled(drive, standing, request.approval_id, is_repeat):
             return False
-        call = _waiting_call(standing.view, request.approval_id, request.tool_round_id, request.tool_call_id)
+        places = (request.tool_round_id, request.tool_call_id)
+        call = _waiting_call(standing.view, CallState.AWAITING_APPROVAL, request.approval_id, places)
         return await _apply(drive, standing, call, decide)
 
     return repeated(enter)
@@ -57,7 +59,8 @@ def enter_answer(response: UserInputResponse) -> Enter:
         standing = await stand(drive.services, response.session_id)
         if await _settled(drive, standing, response.input_id, is_repeat):
             return False
-        call = _waiting_call(standing.view, response.input_id, response.tool_round_id, response.tool_call_id)
+        places = (response.tool_round_id, response.tool_call_id)
+        call = _waiting_call(standing.view, CallState.AWAITING_INPUT, response.input_id, places)
         return await _apply(drive, standing, call, decide)
 
     return repeated(enter)
@@ -104,10 +107,13 @@ def _call(view: SessionView, call_id: str) -> CallView:
     return next(call for opened in reversed(view.rounds) for call in opened.calls if call.id == call_id)
 
 
-def _waiting_call(view: SessionView, action_id: str, round_id: str | None, call_id: str | None) -> CallView:
+def _waiting_call(
+    view: SessionView, state: CallState, action_id: str, places: tuple[str | None, str | None]
+) -> CallView:
     opened = view.open_round
+    round_id, call_id = places
     for call in view.awaiting:
-        if call.action_id != action_id:
+        if call.state != state or call.action_id != action_id:
             continue
         if opened is not None and round_id in (None, opened.id) and call_id in (None, call.id):
             return call

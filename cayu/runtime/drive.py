@@ -119,10 +119,11 @@ class Drive:
             if event.sequence is None:
                 continue
             for sink in self.services.sinks:
-                try:
-                    await asyncio.wait_for(sink.emit(event), self.services.config.sink_timeout_seconds)
-                except Exception:
-                    logger.exception("sink %s failed on %s", type(sink).__name__, event.type)
+                task = asyncio.ensure_future(_emitted(sink, event))
+                done, _ = await asyncio.wait([task], timeout=self.services.config.sink_timeout_seconds)
+                if not done:
+                    task.cancel()
+                    logger.warning("sink %s is too slow for %s", type(sink).__name__, event.type)
 
     async def _main(self) -> None:
         try:
@@ -217,6 +218,14 @@ class Drive:
             await self.log.commit([*drafts, ended], release=True)
         except CayuError:
             logger.exception("the failure of session %s could not be recorded", self.log.view.row.id)
+
+
+async def _emitted(sink: EventSink, event: Event) -> None:
+    """Hand one event to one sink; a sink that fails, in whatever way, fails alone."""
+    try:
+        await sink.emit(event)
+    except (Exception, asyncio.CancelledError):
+        logger.warning("sink %s failed on %s", type(sink).__name__, event.type, exc_info=True)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -71,13 +71,16 @@ def enter_resume(request: ResumeRequest, policy: ExecutionProfilePolicy | None) 
         refuse_unclean(standing, assembly, request.profile_adoption)
         refuse_running(standing)
         refuse_unknown(standing)
-        waiting = [call for call in view.awaiting if not is_expired(call, standing.now)]
+        expired = [call for call in view.awaiting if is_expired(call, standing.now)]
+        waiting = [call.action_id for call in view.awaiting if call not in expired]
         if waiting:
-            actions = ", ".join(repr(call.action_id) for call in waiting)
-            raise SessionAwaitingHuman(session_id=view.row.id, actions=actions)
+            if expired:
+                drive.attach(view, assembly, evicting=standing.evicting)
+                await drive.log.commit([*map(expiry, expired)], release=True)
+            raise SessionAwaitingHuman(session_id=view.row.id, actions=", ".join(map(repr, waiting)))
         adopted = await admit_profile(drive, standing, assembly, request.profile_adoption, policy)
         drive.attach(view, assembly, evicting=standing.evicting)
-        lead = [*adopted, *map(expiry, view.awaiting), Draft(E.SESSION_RESUMED, _run_of(request))]
+        lead = [*adopted, *map(expiry, expired), Draft(E.SESSION_RESUMED, _run_of(request))]
         if view.open_round is not None:
             return await continue_round(drive, lead)
         await drive.log.commit(lead)

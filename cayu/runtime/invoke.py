@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,9 @@ async def invoke(tool: Tool, ctx: ToolContext, args: dict[str, Any], max_bytes: 
     reach("tool.dispatched")
     try:
         given = await tool.run(ctx, args)
-    except (Exception, SystemExit) as error:
+    except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
         logger.exception("tool %s raised in session %s", tool.spec.name, ctx.session_id)
         words = f"{type(error).__name__}: {error}"[:MAX_EXCEPTION_TEXT]
         return Outcome(CallResult(content=str(normalise(words)), is_error=True), code="raised")

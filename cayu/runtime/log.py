@@ -139,21 +139,37 @@ class SessionLog:
         return Held(self.lease.epoch, self.lease.owner)
 
     async def _settle(self, unit: Unit, error: StoreError) -> tuple[StreamState, int, list[StoredRecord]]:
-        """Find out what became of a unit that was not acknowledged, and write it if it was not written."""
+        """Find out what became of a unit that was not acknowledged, and write it if it was not written.
+
+        Gives up when the claim that stood at the first error runs out, and before the claim at once.
+        """
         rebased: list[StoredRecord] = []
+        until = self.lease.ends_at(self.config) if self.lease.epoch is not None else 0.0
+        unsure = isinstance(error, StoreOutcomeUnknown)
         while True:
-            if isinstance(error, StreamConflict):
-                rebased += await self._rebase(error)
-                unit = replace(unit, expected_version=self.view.version)
-            else:
-                found = await self._read_back(unit) if isinstance(error, StoreOutcomeUnknown) else None
+            try:
+                found = await self._read_back(unit) if unsure else None
                 if found is not None:
                     return (*found, rebased)
-                await self._wait_or_give_up(error)
+                if isinstance(error, StreamConflict):
+                    rebased += await self._rebase(error)
+                    unit = replace(unit, expected_version=self.view.version)
+            except (StoreBusy, StoreOutcomeUnknown) as unreadable:
+                await self._wait_or_give_up(unreadable, until)
+                continue
+            if not isinstance(error, StreamConflict):
+                await self._wait_or_give_up(error, until)
             try:
                 return (*await self.store.append(unit), rebased)
             except (StreamConflict, StoreBusy, StoreOutcomeUnknown) as again:
                 error = again
+                unsure = isinstance(again, StoreOutcomeUnknown)
+
+    async def _wait_or_give_up(self, error: StoreError, until: float) -> None:
+        """Wait a moment before a retry; raise `error` when the monotonic second `until` would pass meanwhile."""
+        if self.clock.monotonic() + RETRY_SECONDS >= until:
+            raise error
+        await asyncio.sleep(RETRY_SECONDS)
 
     async def _rebase(self, conflict: StreamConflict) -> list[StoredRecord]:
         """Take in interrupt requests that came in between; anything else means that the session was taken over."""
@@ -169,22 +185,24 @@ class SessionLog:
         return news
 
     async def _read_back(self, unit: Unit) -> tuple[StreamState, int] | None:
-        """Return what the store holds if it took the unit after all, None if it did not."""
+        """Return what the store holds if it took the unit after all, None if it did not.
+
+        The same records by another claim are not ours. A claim that would have ended with the unit leaves no trace of
+        whose it was, so the entry starts over and finds its own decision as a repeat.
+        """
+        first = self.lease.epoch is None
         loaded = await self.store.load(unit.stream, self.view.version)
-        if loaded is None or not loaded.records:
+        if loaded is None:
             return None
+        if first and unit.release:
+            raise StreamConflict(stream=unit.stream, expected=self.view.version, actual=loaded.head.state.version)
+        state = loaded.head.state
+        ours = state.owner == self.lease.owner if not unit.release else state.epoch == self.lease.epoch
         mine = [(record.type, record.body) for record in unit.records]
         found = [(record.type, record.body) for record in loaded.records[: len(mine)]]
-        if mine != found:
+        if not ours or mine != found:
             return None
-        return replace(loaded.head.state, version=self.view.version + len(mine)), loaded.records[0].at
-
-    async def _wait_or_give_up(self, error: StoreError) -> None:
-        """Wait a moment before a retry, or let the error go on: before the claim at once, then when the lease ends."""
-        held = self.lease.epoch is not None
-        if not held or self.clock.monotonic() + RETRY_SECONDS >= self.lease.ends_at(self.config):
-            raise error
-        await asyncio.sleep(RETRY_SECONDS)
+        return replace(state, version=self.view.version + len(mine)), loaded.records[0].at if mine else loaded.now
 
     async def _beat(self) -> None:
         """Renew the claim whenever nothing was written for a while."""

@@ -41,6 +41,8 @@ class RoundRunner:
         self._running: dict[asyncio.Task[Outcome], str] = {}
         self._refusals: dict[str, tuple[str, str | None]] = {}
         self._launch_next: list[str] = []
+        self._finished: dict[str, Draft] = {}
+        """Results that the next commit makes durable, by call id."""
 
     async def begin(
         self, lead: Sequence[Draft], calls: Iterable[CallView], *, opened: RoundView, fresh: bool, point: str
@@ -61,17 +63,18 @@ class RoundRunner:
 
     async def run(self) -> None:
         """Launch what has started, and stage and start until the round is closed."""
-        self._launch()
+        await self._launch()
         while self._running:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
             for task in [task for task in self._running if task.done()]:
                 call = self._round.call(self._running.pop(task))
-                staged = _stage(call, _outcome(task))
+                staged = self._finished[call.id] = _stage(call, _outcome(task))
                 starts = await self._starts(self._round, reauthorize=True)
                 if starts or self._running or self._waiting:
                     await self._log.commit([staged, *starts])
+                    del self._finished[call.id]
                     reach("result.staged")
-                    self._launch()
+                    await self._launch()
                 else:
                     reach("round.closing")
                     await self._close([staged], self._round)
@@ -93,7 +96,7 @@ class RoundRunner:
         drafts = []
         for call in opened.calls:
             if call.state == CallState.STARTED:
-                drafts.append(_stopped(call, dispatched.get(call.id)))
+                drafts.append(self._finished.get(call.id) or _stopped(call, dispatched.get(call.id)))
             elif call.state in UNEXECUTED_WAITING and call.verdict not in UNEXECUTED:
                 self._refusals.setdefault(call.id, ("interrupted", None))
         return drafts
@@ -165,7 +168,11 @@ class RoundRunner:
             drafts.append(Draft(E.EFFECT_INTENT_RECORDED, named | intent))
         return drafts
 
-    def _launch(self) -> None:
+    async def _launch(self) -> None:
+        """Dispatch what the last commit started, unless the run is being cancelled already."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            await asyncio.sleep(0)
         launched, self._launch_next = self._launch_next, []
         for call_id in launched:
             self._log.check_lease()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from cayu.canonical import normalise
@@ -36,8 +39,9 @@ class Answer:
         if self.text:
             parts.append(TextPart(text="".join(self.text)))
         taken: set[str] = set()
-        for index, call in enumerate(self.calls, 1):
-            identity = call.id if call.id and call.id not in taken else f"call_{index}"
+        free = (f"call_{number}" for number in count(1) if f"call_{number}" not in taken)
+        for call in self.calls:
+            identity = call.id if call.id and call.id not in taken else next(free)
             taken.add(identity)
             parts.append(ToolCallPart(id=identity, name=call.name, arguments=call.arguments))
         return Message(role="assistant", content=tuple(parts))
@@ -51,10 +55,15 @@ async def ask_model(log: SessionLog, assembly: Assembly) -> tuple[Message, list[
     started = Draft(E.MODEL_STARTED, {"step": log.view.model_steps + 1, "model": assembly.agent.model})
     answer = Answer()
     try:
-        async for event in assembly.provider.stream(_request(log, assembly)):
-            await _take(log, answer, event)
-            if answer.completed is not None:
-                break
+        stream = assembly.provider.stream(_request(log, assembly))
+        async with AsyncExitStack() as closing:
+            if isinstance(stream, AsyncGenerator):
+                await closing.enter_async_context(aclosing(stream))
+            async for event in stream:
+                await _take(log, answer, event)
+                if answer.completed is not None:
+                    break
+        message = answer.message()
     except ProviderError:
         raise
     except NotJson as error:
@@ -64,7 +73,6 @@ async def ask_model(log: SessionLog, assembly: Assembly) -> tuple[Message, list[
         raise ProviderError(code=type(error).__name__) from error
     if answer.completed is None:
         raise ProviderError("The provider's stream ended without a completed event.", code="stream_ended")
-    message = answer.message()
     completed = {"message": message.model_dump(mode="json", exclude_defaults=False), **answer.completed}
     return message, [started, Draft(E.MODEL_COMPLETED, completed)]
 
@@ -97,13 +105,16 @@ async def _take(log: SessionLog, answer: Answer, event: ModelStreamEvent) -> Non
         case "thinking":
             text = str(normalise(event.text))
             answer.thinking.append(text)
-            answer.signature = event.id or answer.signature
+            answer.signature = str(normalise(event.id)) or answer.signature
             await log.live(E.MODEL_THINKING_DELTA, {"text": text})
         case "tool_call":
             arguments = normalise(event.arguments)
-            answer.calls.append(ModelStreamEvent.tool_call(str(normalise(event.name)), arguments, event.id))
+            if not isinstance(arguments, dict):
+                raise ProviderError("The provider sent tool arguments that are no object.", code="bad_arguments")
+            name, identity = str(normalise(event.name)), str(normalise(event.id))
+            answer.calls.append(ModelStreamEvent.tool_call(name, arguments, identity))
         case "completed":
             usage = {name: int(count) for name, count in (event.payload.get("usage") or {}).items()}
-            answer.completed = {"finish_reason": event.payload.get("finish_reason", "stop"), "usage": usage}
+            answer.completed = {"finish_reason": str(normalise(event.payload.get("finish_reason"))), "usage": usage}
         case "error":
             raise ProviderError(code=str(event.payload.get("code", "error")))

@@ -10,11 +10,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from cayu.canonical import JSON
+from cayu.canonical import JSON, dumps, loads, normalise
 from cayu.clock import MICROSECOND
-from cayu.errors import SessionAlreadyExists, SessionNotFound, SessionRunFenced, SessionRunning, StreamConflict
+from cayu.errors import (
+    InvalidInput,
+    SessionAlreadyExists,
+    SessionNotFound,
+    SessionRunFenced,
+    SessionRunning,
+    StreamConflict,
+)
 from cayu.sessions.states import SESSION, SessionStatus
 
 T = TypeVar("T")
@@ -169,7 +176,8 @@ class HeadQuery:
     status: str | None = None
     text: str | None = None
     """Part of an id, a title or an agent's name, in any case."""
-    after: int | None = None
+    after: str | None = None
+    """`next` of the page before."""
     limit: int = 50
 
 
@@ -178,7 +186,7 @@ class Page(Generic[T]):
     """A bounded part of a listing."""
 
     rows: Sequence[T]
-    next: int | None
+    next: str | None
     """The cursor of the following page, None at the end."""
     total: int
     """How many rows the whole listing has."""
@@ -202,8 +210,25 @@ class ItemQuery:
     session_id: str | None = None
     kinds: tuple[str, ...] = ()
     state: str | None = None
-    after: int | None = None
+    after: str | None = None
+    """`next` of the page before."""
     limit: int = 50
+
+
+def cursor(*position: int | str) -> str:
+    """Return a position in a listing as opaque text."""
+    return dumps(list(position)).decode()
+
+
+def cursor_position(text: str, *kinds: type) -> tuple[Any, ...]:
+    """Return the position that `cursor` wrote. Raises `InvalidInput` for any other text."""
+    try:
+        position = normalise(loads(text))
+    except ValueError:
+        position = None
+    if not isinstance(position, list) or [type(part) for part in position] != list(kinds):
+        raise InvalidInput("The cursor is none that a listing gave; leave it out to start over.")
+    return tuple(position)
 
 
 def decide_append(state: StreamState | None, unit: Unit, now: int) -> StreamState:

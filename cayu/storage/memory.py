@@ -32,6 +32,8 @@ from cayu.sessions.streams import (
     StreamRow,
     StreamState,
     Unit,
+    cursor,
+    cursor_position,
     decide_append,
     decide_renewal,
 )
@@ -89,8 +91,9 @@ class InMemorySessionStore(SessionStore):
     async def heads(self, query: HeadQuery) -> Page[StreamHead]:
         """List heads, newest first."""
         matching = [stream for stream in reversed(self._streams.values()) if _matches(stream, query)]
-        page = [stream for stream in matching if query.after is None or stream.key < query.after][: query.limit]
-        following = page[-1].key if len(page) == query.limit else None
+        (before,) = cursor_position(query.after, int) if query.after is not None else (len(self._streams) + 1,)
+        page = [stream for stream in matching if stream.key < before][: query.limit]
+        following = cursor(page[-1].key) if page and len(page) == query.limit else None
         return Page([stream.head for stream in page], following, len(matching))
 
     async def records(self, query: RecordQuery) -> Sequence[tuple[str, StoredRecord]]:
@@ -105,18 +108,20 @@ class InMemorySessionStore(SessionStore):
         return list(itertools.islice(found, query.limit))
 
     async def items(self, query: ItemQuery) -> Page[StoredItem]:
-        """List items; the cursor is an offset."""
+        """List items by their keys."""
         found = [
-            StoredItem(stream.row.id, item)
+            ((stream.key, *key), StoredItem(stream.row.id, item))
             for stream in self._streams.values()
-            for _, item in sorted(stream.items.items())
+            for key, item in sorted(stream.items.items())
             if query.session_id in (None, stream.row.id)
             and (not query.kinds or item.kind in query.kinds)
             and query.state in (None, item.state)
         ]
-        offset = query.after or 0
-        end = offset + query.limit
-        return Page(found[offset:end], end if end < len(found) else None, len(found))
+        after = cursor_position(query.after, int, str, str) if query.after is not None else (0, "", "")
+        rest = [entry for entry in found if entry[0] > after]
+        page = rest[: query.limit]
+        following = cursor(*page[-1][0]) if page and len(page) < len(rest) else None
+        return Page([item for _, item in page], following, len(found))
 
     async def transact(self, collection: str, id: str, decide: Decide) -> JSON:
         """Replace one document."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from cayu import AgentSpec, CayuApp, Event, Message, ResumeRequest, RunRequest, RuntimeConfig, ToolEffect
+from cayu.approvals import PendingActionQuery
 from cayu.canonical import loads
 from cayu.effects import EffectState
 from cayu.identity import ExecutionProfileBehaviorIdentity
@@ -115,6 +116,8 @@ class StoreProxy:
     renewals: int = 0
     loads: list[Exception] = field(default_factory=list)
     """Errors that the next reads raise."""
+    renewing: Exception | None = None
+    """What every renewal raises, if anything."""
 
     async def append(self, unit: Unit) -> tuple[StreamState, int]:
         if self.before is not None:
@@ -127,6 +130,8 @@ class StoreProxy:
 
     async def renew(self, *args: Any) -> StreamState:
         self.renewals += 1
+        if self.renewing is not None:
+            raise self.renewing
         return await self.inner.renew(*args)
 
     async def load(self, stream: str, after: int = 0) -> Loaded | None:
@@ -198,8 +203,6 @@ def types_of(events: Sequence[Event]) -> list[str]:
 
 async def waiting_ids(app: CayuApp, session_id: str = SESSION) -> list[str]:
     """The ids of what waits for a human in a session."""
-    from cayu.approvals import PendingActionQuery
-
     page = await app.list_pending_actions(PendingActionQuery(session_id=session_id))
     return [action.id for action in page.actions]
 

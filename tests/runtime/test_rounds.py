@@ -125,7 +125,7 @@ async def test_the_cost_of_a_round_does_not_grow(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_promises_ride_in_the_write_just_before_their_act(shape: str, width: int) -> None:
     """When a tool begins, the last write has its start and intent; no write promises a call that still waits."""
-    store = StoreProxy(InMemorySessionStore())
+    store = StoreProxy(InMemorySessionStore(), before=lambda unit: asyncio.sleep(0))  # as a store on a disk suspends
     seen: dict[str, int] = {}
 
     async def work(ctx: ToolContext, args: dict[str, Any]) -> ToolResult:
@@ -160,19 +160,26 @@ async def test_each_call_has_one_start_one_intent_and_one_key() -> None:
 
 
 async def test_results_stand_in_model_order_though_finished_out_of_order() -> None:
-    async def work(ctx: ToolContext, args: dict[str, Any]) -> ToolResult:
-        await asyncio.sleep(args["delay"])
-        return ToolResult(content=f"after {args['delay']}")
+    turns = [asyncio.Event() for _ in range(4)]
+    order = [3, 1, 2, 0]
 
-    delays = [0.06, 0.02, 0.04, 0.0]
-    app = make_app(None, [calls(*(("t", {"delay": delay}) for delay in delays)), "done"], [FakeTool("t", work)])
-    events = await play(app.run(new_run()))
-    staged = [event.payload["content"] for event in events if event.type == E.TOOL_STAGED]
-    assert staged == ["after 0.0", "after 0.02", "after 0.04", "after 0.06"]
-    ended = [event.payload["tool_call_id"] for event in events if event.type == E.TOOL_COMPLETED]
+    async def work(ctx: ToolContext, args: dict[str, Any]) -> ToolResult:
+        await turns[args["n"]].wait()
+        return ToolResult(content=str(args["n"]))
+
+    app = make_app(None, [calls(*(("t", {"n": number}) for number in range(4))), "done"], [FakeTool("t", work)])
+    staged, ended = [], []
+    async for event in app.run(new_run()):
+        if event.type == E.TOOL_STAGED:
+            staged.append(event.payload["content"])
+        elif event.type == E.TOOL_COMPLETED:
+            ended.append(event.payload["tool_call_id"])
+        if event.type in (E.TOOL_STARTED, E.TOOL_STAGED) and len(staged) < len(order):
+            turns[order[len(staged)]].set()
+    assert staged == [str(number) for number in order]
     assert ended == sorted(ended)
     view = await assert_consistent(app)
-    assert [part.content for part in answers(view.transcript)] == [f"after {delay}" for delay in delays]
+    assert [part.content for part in answers(view.transcript)] == ["0", "1", "2", "3"]
 
 
 def answers(transcript: list[Any]) -> list[ToolResultPart]:

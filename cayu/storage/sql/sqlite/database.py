@@ -12,7 +12,6 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -263,9 +262,3 @@ def _translated(error: sqlite3.Error, path: str) -> StoreError:
         case sqlite3.SQLITE_IOERR:
             return StoreOutcomeUnknown()
     return StoreError(f"SQLite refused the work on {path} (error {code}); nothing was written.")
-
-
-def rows(raw: sqlite3.Connection, name: str, parameters: object = ()) -> list[tuple[object, ...]]:
-    """Run a named query and return all of its rows."""
-    with closing(raw.execute(QUERIES[name], parameters)) as cursor:  # type: ignore[arg-type]
-        return cursor.fetchall()

@@ -60,22 +60,24 @@ ORDER BY e.stream, e.sequence
 LIMIT :limit;
 
 -- name: items
-SELECT s.id, i.kind, i.key, i.state, i.due_at, i.body
+SELECT i.stream, s.id, i.kind, i.key, i.state, i.due_at, i.body
 FROM items AS i JOIN streams AS s ON s.key = i.stream
-WHERE (:id IS NULL OR s.id = :id)
+WHERE (i.stream, i.kind, i.key) > (:stream, :kind, :key)
+  AND (:id IS NULL OR s.id = :id)
   AND (:kinds IS NULL OR i.kind IN (SELECT value FROM json_each(:kinds)))
   AND (:state IS NULL OR i.state = :state)
 ORDER BY i.stream, i.kind, i.key
-LIMIT :limit OFFSET :offset;
+LIMIT :limit;
 
 -- name: pending_items
-SELECT s.id, i.kind, i.key, i.state, i.due_at, i.body
+SELECT i.stream, s.id, i.kind, i.key, i.state, i.due_at, i.body
 FROM items AS i JOIN streams AS s ON s.key = i.stream
 WHERE i.state = 'pending'
+  AND (i.stream, i.kind, i.key) > (:stream, :kind, :key)
   AND (:id IS NULL OR s.id = :id)
   AND (:kinds IS NULL OR i.kind IN (SELECT value FROM json_each(:kinds)))
 ORDER BY i.stream, i.kind, i.key
-LIMIT :limit OFFSET :offset;
+LIMIT :limit;
 
 -- name: count_items
 SELECT count(*)

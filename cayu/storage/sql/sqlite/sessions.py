@@ -27,10 +27,12 @@ from cayu.sessions.streams import (
     StreamRow,
     StreamState,
     Unit,
+    cursor,
+    cursor_position,
     decide_append,
     decide_renewal,
 )
-from cayu.storage.sql.sqlite.database import DEFAULT_BUSY_SECONDS, QUERIES, Database, Mode, rows
+from cayu.storage.sql.sqlite.database import DEFAULT_BUSY_SECONDS, QUERIES, Database, Mode
 
 ALL = -1
 """SQLite's word for no LIMIT."""
@@ -82,7 +84,7 @@ class SQLiteSessionStore(SessionStore):
         return await self._database.read(lambda raw: _records(raw, query))
 
     async def items(self, query: ItemQuery) -> Page[StoredItem]:
-        """List items; the cursor is an offset."""
+        """List items by their keys."""
         return await self._database.read(lambda raw: _items(raw, query))
 
     async def transact(self, collection: str, id: str, decide: Decide) -> JSON:
@@ -171,8 +173,9 @@ def _heads(raw: sqlite3.Connection, query: HeadQuery) -> Page[StreamHead]:
         "text": query.text.lower() if query.text else None,
     }
     total = raw.execute(QUERIES["count_heads"], wanted).fetchone()[0]
-    found = raw.execute(QUERIES["heads"], {**wanted, "after": query.after, "limit": query.limit}).fetchall()
-    following = found[-1][0] if len(found) == query.limit else None
+    (before,) = cursor_position(query.after, int) if query.after is not None else (None,)
+    found = raw.execute(QUERIES["heads"], {**wanted, "after": before, "limit": query.limit}).fetchall()
+    following = cursor(found[-1][0]) if found and len(found) == query.limit else None
     return Page([_head(row) for row in found], following, total)
 
 
@@ -188,7 +191,7 @@ def _records(raw: sqlite3.Connection, query: RecordQuery) -> Sequence[tuple[str,
 
 
 def _items(raw: sqlite3.Connection, query: ItemQuery) -> Page[StoredItem]:
-    offset = query.after or 0
+    stream, kind, key = cursor_position(query.after, int, str, str) if query.after is not None else (0, "", "")
     wanted = {
         "id": query.session_id,
         "kinds": dumps(list(query.kinds)).decode() if query.kinds else None,
@@ -196,9 +199,11 @@ def _items(raw: sqlite3.Connection, query: ItemQuery) -> Page[StoredItem]:
     }
     name = "pending_items" if query.state == "pending" else "items"
     total = raw.execute(QUERIES["count_items"], wanted).fetchone()[0]
-    found = rows(raw, name, {**wanted, "limit": query.limit, "offset": offset})
-    listed = [StoredItem(row[0], Item(*row[1:])) for row in found]  # type: ignore[arg-type]
-    return Page(listed, offset + len(listed) if offset + len(listed) < total else None, total)
+    place = {"stream": stream, "kind": kind, "key": key, "limit": query.limit + 1}
+    found = raw.execute(QUERIES[name], {**wanted, **place}).fetchall()
+    listed = [StoredItem(row[1], Item(*row[2:])) for row in found[: query.limit]]
+    last = found[len(listed) - 1] if len(found) > query.limit and listed else None
+    return Page(listed, cursor(last[0], last[2], last[3]) if last else None, total)
 
 
 def _transact(raw: sqlite3.Connection, collection: str, id: str, decide: Decide, now: int) -> JSON:
