@@ -48,13 +48,16 @@ def normalise(value: object, path: str = "$", depth: int = 0) -> JSON:
     if isinstance(value, list | tuple):
         return [normalise(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
     if isinstance(value, dict):
-        return {_key(key, path): normalise(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        found = {_key(key, path): normalise(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+        if len(found) < len(value):
+            raise NotJson(path=path, problem="an object with two keys that become one")
+        return found
     raise NotJson(path=path, problem=f"of type {type(value).__name__}")
 
 
 def _text(value: str) -> str:
     if value.isascii():
-        return str(value)
+        return str.__str__(value)
     return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -191,8 +191,10 @@ class ExecutionProfileAdoptionRejected(ExecutionProfileError):
 
 
 class ExecutionProfileMigrationRequired(ExecutionProfileError):
-    """Session {session_id!r} was written under runtime protocol that this version cannot continue;
-    open it with the release that wrote it, or start a new session. Adoption cannot bridge this."""
+    """Session {session_id!r} has to be migrated before it can go on ({reason}); open it with the application
+    that wrote it, or start a new session. Adoption cannot bridge this."""
+
+    reason: str
 
 
 class KnowledgeError(CayuError):

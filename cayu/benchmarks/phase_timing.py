@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any
 
 from cayu import AgentSpec, CayuApp, Message, RunRequest, SQLiteSessionStore, ToolEffect, tool
 from cayu.providers import ModelRequest, ModelStreamEvent, ScriptedModelProvider
-from cayu.sessions.streams import SessionStore, StreamState, Unit
+from cayu.sessions.streams import HeadQuery, SessionStore, StreamState, Unit
 from cayu.storage import InMemorySessionStore
 from cayu.storage.sql.sqlite.database import QUERIES, Database
 
@@ -107,37 +106,38 @@ def _three_rows(commit: int, raw: sqlite3.Connection) -> None:
 async def measure(backend: str, rounds: int, calls: int, folder: Path) -> Sample:
     """Measure one run in this process, after a short one that warms it up."""
     path = folder / "bench.db"
-    store = _CountingSQLite(path) if backend == "sqlite" else _CountingMemory()
-    request = RunRequest(agent_name="bench", messages=(Message.text("user", "go"),))
-    await _consume(build(store, WARM_ROUNDS, calls), request)
-    size, units = _bytes(path), store.units
+    warm = _open(backend, path)
+    await _consume(build(warm, WARM_ROUNDS, calls))
+    await warm.aclose()
+    size = _bytes(path)
+    store = _open(backend, path)
+    await store.heads(HeadQuery(limit=1))
     app = build(store, rounds, calls)
     begun = time.perf_counter()
-    await _consume(app, request)
+    await _consume(app)
     seconds = time.perf_counter() - begun
-    units = store.units - units
     await store.aclose()
     return Sample(
         round_ms=1000 * seconds / rounds,
         floor_ms=await floor(folder) if backend == "sqlite" else 0.0,
-        transactions_per_round=(units - FRAME_UNITS) / rounds,
+        transactions_per_round=(store.units - FRAME_UNITS) / rounds,
         bytes_per_round=(_bytes(path) - size) / rounds,
         peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     )
 
 
-async def _consume(app: CayuApp, request: RunRequest) -> None:
-    async for _ in app.run(request):
+def _open(backend: str, path: Path) -> _Counting:
+    return _CountingSQLite(path) if backend == "sqlite" else _CountingMemory()
+
+
+async def _consume(app: CayuApp) -> None:
+    async for _ in app.run(RunRequest(agent_name="bench", messages=(Message.text("user", "go"),))):
         pass
 
 
 def _bytes(path: Path) -> int:
-    """Return the size of the database once its write-ahead log is folded into it; 0 without a file."""
-    if not path.exists():
-        return 0
-    with closing(sqlite3.connect(path)) as raw:
-        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    return path.stat().st_size
+    """Return the size of a closed store, whose write-ahead log is folded into it; 0 without a file."""
+    return path.stat().st_size if path.exists() else 0
 
 
 def _worker(options: argparse.Namespace) -> None:

@@ -104,16 +104,18 @@ def _satisfies(query: KnowledgeQuery, entry: KnowledgeEntry) -> bool:
         return True
     sequence = tokens(f"{entry.title} {entry.text}")
     present = set(sequence)
-
-    def holds(term: str) -> bool:
-        return set(tokens(term)) <= present
-
+    any_of, all_of, none_of = map(_terms, (query.any_terms, query.all_terms, query.none_terms))
     return (
-        (not query.any_terms or any(map(holds, query.any_terms)))
-        and all(map(holds, query.all_terms))
-        and not any(map(holds, query.none_terms))
-        and all(_contains(sequence, tokens(phrase)) for phrase in query.phrases)
+        (not any_of or any(present.issuperset(term) for term in any_of))
+        and all(present.issuperset(term) for term in all_of)
+        and not any(present.issuperset(term) for term in none_of)
+        and all(_contains(sequence, phrase) for phrase in _terms(query.phrases))
     )
+
+
+def _terms(terms: Iterable[str]) -> list[list[str]]:
+    """Return the stems of each term; one without a word says nothing."""
+    return [found for found in map(tokens, terms) if found]
 
 
 def _contains(sequence: list[str], part: list[str]) -> bool:

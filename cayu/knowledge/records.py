@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AwareDatetime, Field, field_validator, model_validator
 
+from cayu.canonical import normalise
 from cayu.messages import Frozen
 
 MAX_RESULTS = 1000
@@ -33,8 +34,10 @@ class KnowledgeEntry(Frozen):
     """Of the entry; assigned by the store."""
     updated_at: datetime | None = None
     """Of this revision; assigned by the store."""
-    expires_at: datetime | None = None
+    expires_at: AwareDatetime | None = None
     metadata: dict[str, Any] = {}
+
+    _metadata = field_validator("metadata")(normalise)
 
 
 class KnowledgeAccessScope(Frozen):

@@ -18,7 +18,7 @@ from cayu.errors import (
     StreamConflict,
 )
 from cayu.events import EventType as E
-from cayu.identity import ProfileComparison, compare_profiles
+from cayu.identity import DifferenceCategory, ProfileComparison, compare_profiles
 from cayu.runtime.drive import Drive, Services
 from cayu.runtime.ownership import describe, is_gone
 from cayu.runtime.registry import Assembly
@@ -26,7 +26,7 @@ from cayu.sessions.fold import fold
 from cayu.sessions.projection import Draft
 from cayu.sessions.states import SessionStatus
 from cayu.sessions.streams import StreamState, is_owned
-from cayu.sessions.view import SessionView
+from cayu.sessions.view import Rejected, SessionView
 
 Enter = Callable[[Drive], Awaitable[bool]]
 RUNNING = (SessionStatus.RUNNING, SessionStatus.INTERRUPTING)
@@ -106,7 +106,8 @@ async def record_refusal(
 ) -> None:
     """Write that a profile was refused, unless the log's last refusal says the same."""
     candidate = comparison.candidate.fingerprint
-    if standing.view.rejected_candidate == candidate:
+    rejected = standing.view.rejected
+    if rejected is not None and (rejected.candidate == candidate or _same_opaque(rejected, comparison)):
         return
     drive.attach(standing.view, assembly, evicting=standing.evicting)
     payload = {
@@ -117,6 +118,12 @@ async def record_refusal(
         "differences": [list(pair) for pair in comparison.differences],
     }
     await drive.log.commit([Draft(E.SESSION_PROFILE_REJECTED, payload)], release=True)
+
+
+def _same_opaque(rejected: Rejected, comparison: ProfileComparison) -> bool:
+    """True for a refusal that differs from the last one by an identity that differs in every process anyway."""
+    opaque = any(category == DifferenceCategory.OPAQUE_IDENTITY for _, category in comparison.differences)
+    return opaque and rejected.differences == comparison.differences
 
 
 def profile_error(

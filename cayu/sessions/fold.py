@@ -19,7 +19,7 @@ from cayu.messages import Message, ToolResultPart
 from cayu.sessions.states import CALL, ROUND, SESSION, TERMINAL_CALLS
 from cayu.sessions.streams import StoredRecord, StreamRow
 from cayu.sessions.texts import UNEXECUTED, unexecuted
-from cayu.sessions.view import CallResult, CallView, Decision, RoundView, RunView, SessionView
+from cayu.sessions.view import CallResult, CallView, Decision, Rejected, RoundView, RunView, SessionView
 
 Payload = dict[str, Any]
 
@@ -82,11 +82,12 @@ def _begin_run(view: SessionView, payload: Payload) -> None:
 
 def _profile_decided(view: SessionView, payload: Payload, at: int) -> None:
     view.profile = ExecutionProfile.from_json(payload["profile"])
-    view.rejected_candidate = None
+    view.rejected = None
 
 
 def _profile_rejected(view: SessionView, payload: Payload, at: int) -> None:
-    view.rejected_candidate = payload["candidate_profile_fingerprint"]
+    differences = tuple((name, category) for name, category in payload["differences"])
+    view.rejected = Rejected(payload["candidate_profile_fingerprint"], differences)
 
 
 def _interrupt_requested(view: SessionView, payload: Payload, at: int) -> None:

@@ -39,6 +39,15 @@ class Decision:
     sequence: int
 
 
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An execution profile that was refused."""
+
+    candidate: str
+    """Its fingerprint."""
+    differences: tuple[tuple[str, str], ...]
+
+
 @dataclass(slots=True)
 class CallView:
     """One call of a round."""
@@ -151,8 +160,8 @@ class SessionView:
     error: dict[str, Any] | None = None
     interruption: dict[str, Any] | None = None
     interrupt_requested: bool = False
-    rejected_candidate: str | None = None
-    """Fingerprint of the profile that was refused last, so that a repeat adds no second refusal."""
+    rejected: Rejected | None = None
+    """The profile that was refused last, so that a repeat adds no second refusal."""
 
     @property
     def open_round(self) -> RoundView | None:

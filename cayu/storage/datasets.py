@@ -41,13 +41,18 @@ def folder() -> Path:
 
 
 def manifest() -> dict[str, dict[str, Any]]:
-    """Return the datasheet of every file, name -> sha256, rows, licence, provenance."""
-    listed = loads((folder() / "manifest.json").read_bytes())["files"]
-    return {item["name"]: item for item in listed}
+    """Return the datasheet of every file, name -> sha256, rows, licence, provenance. Raises `DatasetError`."""
+    try:
+        return {item["name"]: item for item in loads((folder() / "manifest.json").read_bytes())["files"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise DatasetError(name="manifest.json") from None
 
 
 def _lines(name: str) -> Iterator[dict[str, Any]]:
-    data = (folder() / name).read_bytes()
+    try:
+        data = (folder() / name).read_bytes()
+    except OSError:
+        raise DatasetError(name=name) from None
     if file_digest(data) != manifest().get(name, {}).get("sha256"):
         raise DatasetError(name=name)
     return (loads(line) for line in data.splitlines() if line)

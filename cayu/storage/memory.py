@@ -179,7 +179,7 @@ class InMemoryKnowledgeStore(KnowledgeStore):
         frontier = self._change if selection.frontier is None else selection.frontier
         admits = _admission(selection, self._clock)
         return [
-            revision.entry
+            revision.entry.model_copy(deep=True)
             for _, revisions in sorted(self._revisions.items())
             if (revision := _at(revisions, frontier)) is not None and not revision.deleted and admits(revision)
         ]
@@ -194,7 +194,9 @@ class InMemoryKnowledgeStore(KnowledgeStore):
         )
         self._change += 1
         found = frozenset(tokens(f"{written.title} {written.text}"))
-        self._revisions.setdefault(entry.id, []).append(_Revision(self._change, written, delete, found))
+        self._revisions.setdefault(entry.id, []).append(
+            _Revision(self._change, written.model_copy(deep=True), delete, found)
+        )
         return written
 
     async def frontier(self) -> int:

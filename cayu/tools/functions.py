@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, create_model
-from pydantic_core import to_jsonable_python
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.errors import PydanticInvalidForJsonSchema, PydanticSchemaGenerationError
 
 from cayu.canonical import dumps, normalise
 from cayu.effects import ToolEffect
@@ -29,7 +29,7 @@ class FunctionTool(Tool):
     async def run(self, ctx: ToolContext, args: dict[str, Any]) -> ToolResult:
         """Call the function with the arguments as its annotations have them."""
         parsed = self._model.model_validate(args)
-        values = {name: getattr(parsed, name) for name in type(parsed).model_fields}
+        values = {str(spec.alias): getattr(parsed, name) for name, spec in type(parsed).model_fields.items()}
         if self._context is not None:
             values[self._context] = ctx
         if inspect.iscoroutinefunction(self._function):
@@ -45,8 +45,22 @@ def as_result(value: Any) -> ToolResult:
         return value
     if value is None or isinstance(value, str):
         return ToolResult(content=value or "")
-    structured = normalise(to_jsonable_python(value))
+    try:
+        structured = normalise(_dumped(value))
+    except ValueError:
+        return ToolResult(content="", structured=value)  # the runtime says why it cannot be kept
     return ToolResult(content=dumps(structured).decode(), structured=structured)
+
+
+def _dumped(value: Any) -> Any:
+    """Return models, wherever they stand in lists and objects, as JSON values."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, list | tuple):
+        return [_dumped(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _dumped(item) for key, item in value.items()}
+    return value
 
 
 def tool(
@@ -72,12 +86,10 @@ def tool(
             behavior_version=version,
             implementation_version=version,
         )
-        schema = model.model_json_schema()
-        schema.pop("title", None)
         spec = ToolSpec(
             name=name or function.__name__,
             description=description or inspect.getdoc(function) or function.__name__,
-            input_schema=schema,
+            input_schema=_schema(function.__name__, model),
             effect=effect,
             parallel_safe=parallel_safe,
             max_terminal_payload_bytes=max_terminal_payload_bytes,
@@ -89,18 +101,38 @@ def tool(
 
 
 def _arguments(function: Callable[..., Any]) -> tuple[type[BaseModel], str | None]:
-    hints = get_type_hints(function, include_extras=True)
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise InvalidInput(f"{function.__name__}: an annotation names {error.name!r}, which is not there.") from None
     fields: dict[str, Any] = {}
     context = None
-    for parameter in inspect.signature(function).parameters.values():
+    for index, parameter in enumerate(inspect.signature(function).parameters.values()):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise InvalidInput(f"{function.__name__}: parameter {parameter.name!r} cannot be filled by name.")
         if parameter.name not in hints:
             raise InvalidInput(f"{function.__name__}: parameter {parameter.name!r} needs a type annotation.")
-        if hints[parameter.name] is ToolContext:
+        hint = hints[parameter.name]
+        if ToolContext in (hint, *get_args(hint)):
             context = parameter.name
             continue
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (hints[parameter.name], default)
-    model = create_model(f"{function.__name__}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
-    return model, context
+        fields[f"argument_{index}"] = (hint, Field(default, alias=parameter.name))
+    try:
+        return create_model(f"{function.__name__}_arguments", __config__=_CLOSED, **fields), context
+    except PydanticSchemaGenerationError:
+        raise InvalidInput(f"{function.__name__}: a parameter has a type that JSON Schema cannot describe.") from None
+
+
+def _schema(name: str, model: type[BaseModel]) -> dict[str, Any]:
+    try:
+        schema = model.model_json_schema()
+    except PydanticInvalidForJsonSchema:
+        raise InvalidInput(f"{name}: a parameter has a type that JSON Schema cannot describe.") from None
+    schema.pop("title", None)
+    for declared in schema.get("properties", {}).values():
+        declared.pop("title", None)
+    return schema
+
+
+_CLOSED = ConfigDict(extra="forbid")

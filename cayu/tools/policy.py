@@ -84,7 +84,7 @@ class AlwaysRequireApprovalToolPolicy(ToolPolicy):
     """Sends every call to a human."""
 
     def __init__(self, *, expires_in_seconds: float | None = None) -> None:
-        self._expires = expires_in_seconds
+        self._expires = None if expires_in_seconds is None else float(expires_in_seconds)
 
     @property
     def execution_profile_identity(self) -> ExecutionProfileBehaviorIdentity:

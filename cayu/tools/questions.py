@@ -16,7 +16,7 @@ class AskUserTool(Tool):
 
     def __init__(self, *, name: str = "ask_user", expires_in_seconds: float | None = None) -> None:
         """Name the tool, and say how long an answer is waited for (seconds; None sets no end)."""
-        self.expires_in_seconds = expires_in_seconds
+        self.expires_in_seconds = None if expires_in_seconds is None else float(expires_in_seconds)
         self.spec = ToolSpec(
             name=name,
             description="Ask the user a question and wait for the answer. Offer options when only some make sense.",
@@ -32,7 +32,7 @@ class AskUserTool(Tool):
             },
             effect=ToolEffect.NONE,
             execution_profile_identity=ExecutionProfileBehaviorIdentity(
-                name="cayu.ask-user", behavior_version=f"1:{expires_in_seconds}", implementation_version="1"
+                name="cayu.ask-user", behavior_version=f"1:{self.expires_in_seconds}", implementation_version="1"
             ),
         )
 

@@ -126,8 +126,8 @@ def check_tools(tools: tuple[Tool, ...]) -> None:
     """Refuse a set of tools that is not usable: things that are no tools, and names that occur twice."""
     names = set()
     for tool in tools:
-        if not isinstance(getattr(tool, "spec", None), ToolSpec) or not hasattr(tool, "run"):
-            raise InvalidInput(f"{type(tool).__name__} is not a Tool with a spec; subclass Tool or use @tool.")
+        if isinstance(tool, type) or not isinstance(getattr(tool, "spec", None), ToolSpec):
+            raise InvalidInput(f"{tool!r:.80} is not a Tool with a spec; subclass Tool or use @tool.")
         if tool.spec.name in names:
             raise InvalidInput(f"Two tools are named {tool.spec.name!r}; give each its own name.")
         names.add(tool.spec.name)

@@ -24,7 +24,7 @@ class Floor:
 
 # From the ground up; the index is the number of the floor. A place is a module or package directly below `cayu`.
 FLOORS = (
-    Floor(("errors", "canonical", "clock", "crashpoints"), Neighbours.LEFT),
+    Floor(("errors", "canonical", "clock", "crashpoints", "shielding"), Neighbours.LEFT),
     Floor(("messages", "events", "identity", "effects", "agents"), Neighbours.LEFT),
     Floor(
         (

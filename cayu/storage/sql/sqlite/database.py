@@ -11,6 +11,7 @@ import asyncio
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -50,14 +51,14 @@ class OneHopConnection(aiosqlite.Connection):
     """A driver connection that runs a whole function in its thread."""
 
     def begin(self) -> None:
-        """Start the connection's thread and, unless it is a daemon by birth, the watcher that stops it at the exit."""
+        """Start the connection's thread and, unless it is a daemon by birth, see that it stops at the exit."""
         self._thread.start()
         if not self._thread.daemon:
-            threading.Thread(target=self._stop_after_main, name="cayu-sqlite-exit", daemon=True).start()
+            _stop_at_exit(self)
 
-    def _stop_after_main(self) -> None:
-        threading.main_thread().join()
-        self.stop()
+    def join(self) -> None:
+        """Wait until the connection's thread has ended."""
+        self._thread.join()
 
     async def open(self) -> None:
         """Connect; may be called by several tasks at once."""
@@ -75,6 +76,28 @@ class OneHopConnection(aiosqlite.Connection):
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._tx.put_nowait((future, partial(work, self._connection)))
         return await settled(future)
+
+
+_alive: weakref.WeakSet[OneHopConnection] = weakref.WeakSet()
+_watching = threading.Lock()
+_watcher: threading.Thread | None = None
+
+
+def _stop_at_exit(connection: OneHopConnection) -> None:
+    """Have one watcher per process, which stops every connection once the main thread has ended."""
+    global _watcher  # noqa: PLW0603 - one per process, like the process's one main thread
+    with _watching:
+        _alive.add(connection)
+        if _watcher is None or not _watcher.is_alive():
+            _watcher = threading.Thread(target=_stop_all, name="cayu-sqlite-exit", daemon=True)
+            _watcher.start()
+
+
+def _stop_all() -> None:
+    threading.main_thread().join()
+    with _watching:
+        for connection in list(_alive):
+            connection.stop()
 
 
 class Database:
@@ -132,8 +155,10 @@ class Database:
         try:
             with _typed_errors(self.path):
                 await connection.open()
-        except StoreError:
+        except BaseException:
             setattr(self, slot, None)
+            if connection.ended:
+                connection.join()
             raise
         return connection
 
@@ -152,7 +177,16 @@ class Database:
     def _connect_reader(self) -> sqlite3.Connection:
         if not self.path.is_file():
             raise StoreNotADatabase(path=str(self.path), problem="there is no such file")
-        uri = f"{self.path.as_uri()}?mode=ro"
+        try:
+            return self._reader_of("mode=ro")
+        except sqlite3.OperationalError:
+            # Beside a file in a folder that cannot be written no shared memory can be made; without a log it may rest.
+            if self.path.with_name(f"{self.path.name}-wal").exists():
+                raise
+            return self._reader_of("mode=ro&immutable=1")
+
+    def _reader_of(self, how: str) -> sqlite3.Connection:
+        uri = f"{self.path.as_uri()}?{how}"
         raw = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False)
         return _prepared(raw, lambda: _check_schema(raw, self.path, allow_empty=False))
 
@@ -178,10 +212,11 @@ def _prepared(raw: sqlite3.Connection, prepare: Callable[[], object]) -> sqlite3
 
 
 def _prepare_writer(raw: sqlite3.Connection, path: Path) -> None:
-    _check_schema(raw, path, allow_empty=True)
-    _enter_wal(raw)
+    found = _check_schema(raw, path, allow_empty=True)
     raw.execute("PRAGMA synchronous = FULL")
-    _in_transaction(raw, "BEGIN IMMEDIATE", lambda connection: _migrate(connection, path))
+    if found < SCHEMA_VERSION:
+        _enter_wal(raw)
+        _in_transaction(raw, "BEGIN IMMEDIATE", lambda connection: _migrate(connection, path))
 
 
 def _enter_wal(raw: sqlite3.Connection) -> None:

@@ -80,9 +80,9 @@ def _write(
     if found is not None:
         raw.execute(QUERIES["knowledge_supersede"], (change, found[0]))
     expires = as_microseconds(written.expires_at) if written.expires_at else None
-    labels = dumps([[name, value] for name, value in sorted(written.labels.items())]).decode()
-    columns = (written.id, written.revision, change, delete, written.namespace, labels, written.kind)
-    sources = (written.visibility, written.status, written.source_type, written.source_id, expires)
+    labels = dumps([[_exact(name), _exact(value)] for name, value in sorted(written.labels.items())]).decode()
+    columns = (written.id, written.revision, change, delete, _exact(written.namespace), labels, _exact(written.kind))
+    sources = (*map(_exact, (written.visibility, written.status, written.source_type, written.source_id)), expires)
     body = dumps(written.model_dump(mode="json"))
     key = raw.execute(QUERIES["knowledge_insert"], (*columns, *sources, body)).lastrowid
     indexed = " ".join(dict.fromkeys(tokens(f"{written.title} {written.text}")))
@@ -92,12 +92,12 @@ def _write(
 
 def _parameters(selection: Selection, now: int) -> dict[str, Any]:
     scope = selection.scope
-    needed = [[name, value] for name, value in (*selection.labels, *scope.required_labels.items())]
+    needed = [[_exact(name), _exact(value)] for name, value in (*selection.labels, *scope.required_labels.items())]
     return {
         "tokens": None if selection.tokens is None else " OR ".join(f'"{token}"' for token in selection.tokens),
         "frontier": selection.frontier,
         "entry_id": selection.entry_id,
-        "namespace": selection.namespace,
+        "namespace": None if selection.namespace is None else _exact(selection.namespace),
         "kinds": _list(selection.kinds) if selection.kinds else None,
         "all_namespaces": scope.allow_all_namespaces,
         "namespaces": _list(scope.allowed_namespaces),
@@ -112,4 +112,9 @@ def _parameters(selection: Selection, now: int) -> dict[str, Any]:
 
 
 def _list(values: Iterable[str]) -> str:
-    return dumps(list(values)).decode()
+    return dumps([_exact(value) for value in values]).decode()
+
+
+def _exact(text: str) -> str:
+    """Return text as it is compared in SQL, where a NUL character would end it."""
+    return text.replace("\\", "\\\\").replace("\0", "\\0")

@@ -1,0 +1,174 @@
+"""The live widgets in a real JupyterLab: clicked, edited, restarted and looked at in both themes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lab.jupyter import NotebookPage
+
+if TYPE_CHECKING:
+    from lab.conftest import OpenNotebook
+
+HOSTILE = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"
+
+APP = f'''
+from pathlib import Path
+from cayu import AgentSpec, CayuApp, ToolEffect
+from cayu.notebook import Lab
+from cayu.providers import ModelStreamEvent, ScriptedModelProvider
+from cayu.tools import AskUserTool, ByEffectToolPolicy, tool
+from cayu_widgets import ApprovalPrompt, ApprovalQueue, SessionBrowser, SessionView
+
+@tool(version="1", effect=ToolEffect.EXTERNAL)
+def send(to: str, text: str = "") -> str:
+    """Send a letter."""
+    with open(FILE.with_suffix(".sent"), "a") as sent:
+        sent.write(to + "\\n")
+    return "sent to " + to + " {HOSTILE.replace(chr(34), chr(92) + chr(34))}"
+
+def build_app(*, session_store=None, **_):
+    def script(request):
+        asked = request.messages[-1].plain_text
+        if asked == "ask":
+            return [ModelStreamEvent.tool_call("ask_user", {{"question": "Which <b>freezer</b>?",
+                "options": ["The one in the cellar, at minus eighty degrees", "B"], "allow_other": True}})]
+        to = asked.split(" ")
+        text = {{"long": LONG}}
+        return [ModelStreamEvent.tool_call("send", {{"to": each, "text": text.get(each, "hi")}}) for each in to]
+    app = CayuApp(session_store=session_store)
+    app.register_provider(ScriptedModelProvider([script, "All letters are on their way."]))
+    app.register_agent(AgentSpec(name="clerk", model="scripted"), tools=[send, AskUserTool()],
+                       tool_policy=ByEffectToolPolicy())
+    return app
+
+LONG = "unbroken" * 60 + " " + "a longer text with spaces " * 80
+FILE = Path("NAME.db")
+lab = Lab.open(FILE, factory=build_app)
+'''.strip()
+
+
+def source(name: str) -> str:
+    return APP.replace("NAME", name)
+
+
+def sent(notebook: NotebookPage, name: str) -> list[str]:
+    path = notebook.server.root / f"{name}.sent"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def look(notebook: NotebookPage, folder: Path, name: str) -> None:
+    """Keep a picture of a page that is tall enough for everything, in both themes."""
+    size = notebook.page.viewport_size
+    notebook.page.set_viewport_size({"width": 1280, "height": 2600})
+    for theme in ("Dark", "Light"):
+        notebook.set_theme(f"JupyterLab {theme}")
+        notebook.page.locator("#jupyterlab-splash").wait_for(state="detached")
+        notebook.screenshot(folder / f"{name}-{theme.lower()}.png")
+    assert size is not None
+    notebook.page.set_viewport_size(size)
+
+
+def test_approve_deny_and_edit(open_notebook: OpenNotebook, tmp_path: Path) -> None:
+    notebook = open_notebook(
+        "decide.ipynb",
+        [
+            source("decide"),
+            "lab.run('clerk', 'ann'); lab.run('clerk', 'bob'); lab.run('clerk', 'cid'); lab.run('clerk', 'ask');",
+            "ApprovalPrompt(lab.pending()[0])",
+            "ApprovalPrompt(lab.pending()[1])",
+            "ApprovalPrompt(lab.pending()[2])",
+            "ApprovalPrompt(lab.pending()[3])",
+        ],
+    )
+    notebook.run_all()
+    notebook.wait_idle()
+    for cell in range(2, 6):
+        notebook.wait_output(cell, "pending")
+    look(notebook, tmp_path, "pending")
+
+    notebook.click_button("Approve")
+    notebook.wait_output(2, "approved, applied")
+    assert "ran in" in notebook.output_text(2)
+    notebook.click_button("Deny")
+    notebook.wait_output(3, "denied, applied")
+    assert sent(notebook, "decide") == ["ann"]
+
+    notebook.click_button("Edit…")
+    editor = notebook.page.locator(".jp-OutputArea-output textarea")
+    editor.fill('{"to": 3}')
+    notebook.click_button("Approve edited")
+    notebook.wait_output(4, "Refused, and nothing was written")
+    look(notebook, tmp_path, "refused")
+    editor.fill('{"to": "dan"}')
+    notebook.click_button("Approve edited")
+    notebook.wait_output(4, "edited, applied")
+    assert sent(notebook, "decide") == ["ann", "dan"]
+
+    assert "Which <b>freezer</b>?" in notebook.output_text(5)
+    notebook.click_button("B")
+    notebook.wait_output(5, "answered, applied")
+    look(notebook, tmp_path, "decided")
+    assert notebook.errors() == []
+
+
+def test_a_restart_shows_what_waits_and_lets_decide(open_notebook: OpenNotebook, tmp_path: Path) -> None:
+    notebook = open_notebook(
+        "restart.ipynb",
+        [
+            source("restart"),
+            "len(lab.pending()) or lab.run('clerk', 'ann long')",
+            "queue = ApprovalQueue(lab); queue",
+            "view = SessionView(lab.session(lab.sessions_df()['session_id'][0])); view",
+        ],
+    )
+    notebook.run_all()
+    notebook.wait_idle()
+    notebook.wait_output(2, "2 decisions pending")
+    notebook.wait_output(3, "paused, 2 pending")
+    look(notebook, tmp_path, "queue")
+    notebook.restart_kernel()
+    notebook.run_all()
+    notebook.wait_idle()
+    notebook.wait_output(2, "2 decisions pending")
+    notebook.click_button("Deny", 0)
+    notebook.wait_output(2, "1 decision pending")
+    assert sent(notebook, "restart") == []
+    notebook.click_button("Approve", 0)
+    notebook.wait_output(2, "Nothing waits for a decision")
+    notebook.wait_output(2, "approved, applied")
+    notebook.wait_output(2, "denied, applied")
+    notebook.wait_output(3, "finished, completed")
+    assert sent(notebook, "restart") == ["long"]
+    assert HOSTILE in notebook.output_text(3)
+    assert notebook.page.title() != "taken"
+    look(notebook, tmp_path, "finished")
+    assert notebook.errors() == []
+
+
+def test_the_browser_pages_filters_and_opens(open_notebook: OpenNotebook, tmp_path: Path) -> None:
+    notebook = open_notebook(
+        "browse.ipynb",
+        [
+            source("browse"),
+            "for n in range(60): lab.run('clerk', 'ask' if n % 2 else 'ann', title=f'Letter {n}')",
+            "SessionBrowser(lab)",
+        ],
+    )
+    notebook.run_all()
+    notebook.wait_idle()
+    notebook.wait_output(2, "1-50 of 60")
+    look(notebook, tmp_path, "page")
+    notebook.click_button("Next")
+    notebook.wait_output(2, "51-60 of 60")
+    notebook.click_button("Previous")
+    notebook.wait_output(2, "1-50 of 60")
+    notebook.page.get_by_placeholder("Part of an id").fill("letter 7")
+    notebook.wait_output(2, "1-1 of 1")
+    notebook.page.locator(".cayu-rows button").focus()
+    notebook.page.keyboard.press("Space")
+    notebook.wait_output(2, "paused, 1 pending")
+    look(notebook, tmp_path, "browser")
+    notebook.click_button("B")
+    notebook.wait_output(2, "finished, completed")
+    assert notebook.errors() == []
