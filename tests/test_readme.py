@@ -1,0 +1,52 @@
+"""What the README shows is true: its first program runs, and its diagrams are printed from the tables."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cayu import errors
+from cayu.sessions.states import CALL, SESSION
+
+README = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
+PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_diagrams_are_the_tables() -> None:
+    shown = re.findall(r"```mermaid\n(.*?)\n```", README, re.DOTALL)
+    assert shown == [SESSION.diagram(), CALL.diagram()]
+
+
+def test_it_leads_with_the_two_commands() -> None:
+    first = README.split("\n\n")[1]
+    assert [line.split()[:2] for line in first.splitlines()] == [["make", "demo"], ["make", "test"]]
+
+
+def test_the_errors_it_names_exist() -> None:
+    for name in ("AlreadyDecided", "ExecutionProfileMismatchError"):
+        assert name in README
+        assert hasattr(errors, name)
+
+
+@pytest.mark.slow
+def test_the_first_program_runs_as_it_stands(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAMS[0]], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    paused, ended = done.stdout.splitlines()
+    assert paused.startswith("interrupted")
+    assert ended == "completed I have told the lab."
+
+
+@pytest.mark.slow
+def test_the_notebook_program_runs_after_it(tmp_path: Path) -> None:
+    program = PROGRAMS[0].replace("asyncio.run(main())", "") + PROGRAMS[1]
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
