@@ -19,7 +19,7 @@ from cayu.events import LIVE_ONLY, Event, event_type
 from cayu.events import EventType as E
 from cayu.runtime.config import RuntimeConfig
 from cayu.runtime.ownership import forget, new_owner
-from cayu.sessions.fold import apply
+from cayu.sessions.fold import apply, check_calls
 from cayu.sessions.projection import Draft, asks_human, counters, items
 from cayu.sessions.streams import (
     Held,
@@ -87,6 +87,8 @@ class SessionLog:
         `opened` is the round that the drafts speak of when it is not in the view yet. Raises `SessionRunFenced` when
         the session was taken over, `StreamConflict` when the first commit came too late, and the store's own errors.
         """
+        changes = [(draft.type, draft.payload) for draft in drafts]
+        check_calls(self.view.open_round or opened, changes, self.view.row.id)
         now = await self.store.now() if asks_human(drafts) else 0
         unit = Unit(
             stream=self.view.row.id,

@@ -45,6 +45,18 @@ def apply(view: SessionView, sequence: int, type: str, at: int, payload: Payload
     view.updated_at = at
 
 
+def check_calls(opened: RoundView | None, changes: Iterable[tuple[str, Payload]], session_id: str) -> None:
+    """Raise `IllegalTransition` when `changes`, as (type, payload), are not legal for the calls of a round.
+
+    Asked before a write, so that no log can come to hold what no reader can fold.
+    """
+    states = {call.id: call.state for call in opened.calls} if opened else {}
+    for type, payload in changes:
+        if type in _CALL_EVENTS and "tool_call_id" in payload:
+            call_id = payload["tool_call_id"]
+            states[call_id] = CALL.advance(states.get(call_id, "unknown call"), type, session_id)
+
+
 def ahead(view: SessionView, changes: Iterable[tuple[str, Payload]]) -> SessionView:
     """Return what `view` will be once `changes`, as (type, payload), are committed; `view` itself stays as it is."""
     later = replace(
@@ -238,6 +250,7 @@ _DECISIONS: dict[str, str] = {
     E.TOOL_APPROVAL_EXPIRED: "expired",
     E.TOOL_STAGED: "answer",
 }
+_CALL_EVENTS = frozenset(event for row in CALL.table.values() for event in row)
 _SESSION_EVENTS = frozenset(event for row in SESSION.table.values() for event in row)
 
 _HANDLERS: dict[str, Callable[[SessionView, Payload, int], None]] = {
