@@ -45,7 +45,19 @@ class Sample:
     """Two one-hop commits, in milliseconds; 0 without a disk."""
     transactions_per_round: float
     bytes_per_round: float
+    commits_per_second: float
+    """Of all sessions together."""
     peak_memory_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one worker runs."""
+
+    backend: str
+    rounds: int
+    calls: int
+    sessions: int
 
 
 @tool(version="1", effect=ToolEffect.NONE)
@@ -103,25 +115,27 @@ def _three_rows(commit: int, raw: sqlite3.Connection) -> None:
     raw.executemany(QUERIES["insert_event"], rows)
 
 
-async def measure(backend: str, rounds: int, calls: int, folder: Path) -> Sample:
-    """Measure one run in this process, after a short one that warms it up."""
+async def measure(shape: Shape, folder: Path) -> Sample:
+    """Measure the sessions of one shape in this process, after a short one that warms it up."""
     path = folder / "bench.db"
-    warm = _open(backend, path)
-    await _consume(build(warm, WARM_ROUNDS, calls))
+    warm = _open(shape.backend, path)
+    await _consume(build(warm, WARM_ROUNDS, shape.calls))
     await warm.aclose()
     size = _bytes(path)
-    store = _open(backend, path)
+    store = _open(shape.backend, path)
     await store.heads(HeadQuery(limit=1))
-    app = build(store, rounds, calls)
+    app = build(store, shape.rounds, shape.calls)
     begun = time.perf_counter()
-    await _consume(app)
+    await asyncio.gather(*(_consume(app) for _ in range(shape.sessions)))
     seconds = time.perf_counter() - begun
     await store.aclose()
+    rounds = shape.rounds * shape.sessions
     return Sample(
         round_ms=1000 * seconds / rounds,
-        floor_ms=await floor(folder) if backend == "sqlite" else 0.0,
-        transactions_per_round=(store.units - FRAME_UNITS) / rounds,
+        floor_ms=await floor(folder) if shape.backend == "sqlite" else 0.0,
+        transactions_per_round=(store.units - FRAME_UNITS * shape.sessions) / rounds,
         bytes_per_round=(_bytes(path) - size) / rounds,
+        commits_per_second=store.units / seconds,
         peak_memory_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     )
 
@@ -141,14 +155,16 @@ def _bytes(path: Path) -> int:
 
 
 def _worker(options: argparse.Namespace) -> None:
+    shape = Shape(options.backend, options.rounds, options.calls, options.sessions)
     with tempfile.TemporaryDirectory() as folder:
-        sample = asyncio.run(measure(options.backend, options.rounds, options.calls, Path(folder)))
+        sample = asyncio.run(measure(shape, Path(folder)))
     print(json.dumps(asdict(sample)))
 
 
 def _sample(options: argparse.Namespace) -> Sample:
-    shape = ["--backend", options.backend, "--rounds", str(options.rounds), "--calls", str(options.calls)]
-    command = [sys.executable, "-m", "cayu.benchmarks.phase_timing", *shape, "--worker"]
+    numbers = ("rounds", "calls", "sessions")
+    shape = [word for name in numbers for word in (f"--{name}", str(getattr(options, name)))]
+    command = [sys.executable, "-m", "cayu.benchmarks.phase_timing", "--backend", options.backend, *shape, "--worker"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return Sample(**json.loads(done.stdout))
 
@@ -162,6 +178,7 @@ def _report(options: argparse.Namespace, samples: list[Sample]) -> dict[str, Any
         "backend": options.backend,
         "rounds": options.rounds,
         "calls": options.calls,
+        "sessions": options.sessions,
         "iterations": len(samples),
         "round_ms": round(median("round_ms"), 3),
         "round_ms_spread": [round(times[0], 3), round(times[-1], 3)],
@@ -172,6 +189,9 @@ def _report(options: argparse.Namespace, samples: list[Sample]) -> dict[str, Any
         report["floor_ms"] = round(median("floor_ms"), 3)
         report["ratio_to_floor"] = round(statistics.median(s.round_ms / s.floor_ms for s in samples), 2)
         report["bytes_per_round"] = round(median("bytes_per_round"))
+        report["commits_per_second"] = round(median("commits_per_second"))
+        writer = statistics.median(2000 / sample.floor_ms for sample in samples)
+        report["share_of_one_writer"] = round(report["commits_per_second"] / writer, 2)
     return report
 
 
@@ -181,6 +201,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--backend", choices=("sqlite", "memory"), default="sqlite")
     parser.add_argument("--rounds", type=int, default=50, help="tool rounds of one run")
     parser.add_argument("--calls", type=int, default=1, help="calls of one round")
+    parser.add_argument("--sessions", type=int, default=1, help="sessions at once")
     parser.add_argument("--iterations", type=int, default=5, help="fresh worker processes")
     parser.add_argument("--json", action="store_true", help="print JSON only")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

@@ -41,7 +41,7 @@ def test_the_queue_shows_all_that_waits_and_what_came_of_it(open_lab: OpenLab) -
     buttons(queue)["Refresh"].click()
     until(lambda: len(queue.prompts) == 2)
     assert {prompt.shown.state for prompt in queue.prompts} == {PromptState.PENDING}
-    assert [each["to"] for each in SENT] == ["ann", "bob"]
+    assert sorted(each["to"] for each in SENT) == ["ann", "bob"]  # they ran side by side
     lab.check_quiet()
 
 
