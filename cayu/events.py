@@ -83,3 +83,19 @@ class Event(Frozen):
     environment_name: str | None = None
     tool_name: str | None = None
     payload: dict[str, Any] = {}
+
+
+_FIELDS = frozenset(Event.model_fields)
+
+
+def trusted_event(fields: dict[str, Any]) -> Event:
+    """Return an event of fields that are known to be right and complete.
+
+    What `model_construct` does, without its walk over the fields, which took a tenth of a round's time.
+    """
+    event = Event.__new__(Event)
+    object.__setattr__(event, "__dict__", fields)
+    object.__setattr__(event, "__pydantic_fields_set__", _FIELDS)
+    object.__setattr__(event, "__pydantic_extra__", None)
+    object.__setattr__(event, "__pydantic_private__", None)
+    return event

@@ -12,24 +12,37 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-async def settled(future: asyncio.Future[T]) -> T:
+class Unstoppable(asyncio.Future[T]):
+    """A future that whoever waits for it cannot cancel: the work behind it ends in any case."""
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """Refuse; the waiting task is told of its cancellation when the work has ended."""
+        return False
+
+
+async def settled(future: Unstoppable[T]) -> T:
     """Wait for a future to its end, whatever happens to the waiting task, and return its result."""
-    cancelled = False
-    while not future.done():
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError:
-            cancelled = cancelled or not future.cancelled()
-        except BaseException:  # noqa: BLE001 - it is raised from the future below
-            break
-    if cancelled:
+    try:
+        return await future
+    except asyncio.CancelledError:
         _cancel_again()
-    return future.result()
+        return future.result()
 
 
 async def finish(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end, whatever happens to the waiting task, and return its result."""
-    return await settled(asyncio.ensure_future(work))
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = cancelled or not task.cancelled()
+        except BaseException:  # noqa: BLE001 - it is raised from the task below
+            break
+    if cancelled:
+        _cancel_again()
+    return task.result()
 
 
 def _cancel_again() -> None:

@@ -6,7 +6,7 @@ Everything that a model, a tool or a user wrote goes through `esc`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from html import escape
 
 from cayu.canonical import JSON, dumps
@@ -51,7 +51,7 @@ def esc(text: object) -> str:
 
 def card(title: str, badge: str, body: Iterable[str]) -> str:
     """Return a card; `title` and `badge` are plain text, the lines of `body` are HTML."""
-    kind = esc(badge.split(" ")[0].lower())
+    kind = esc(badge.replace(",", " ").split(" ")[0].lower())
     mark = f'<span class="cayu-badge cayu-{kind}">{esc(badge)}</span>' if badge else ""
     return f'{STYLE}<div class="cayu"><div class="cayu-card"><h4>{esc(title)}{mark}</h4>{"".join(body)}</div></div>'
 
@@ -59,7 +59,8 @@ def card(title: str, badge: str, body: Iterable[str]) -> str:
 def session_html(view: SessionView) -> str:
     """Return a session as a card: where it stands, the conversation, what waits."""
     row = view.row
-    numbers = f"{view.model_steps} model steps · {view.tool_calls} tool calls · {len(view.rounds)} rounds"
+    counted = ((view.model_steps, "model step"), (view.tool_calls, "tool call"), (len(view.rounds), "round"))
+    numbers = " · ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in counted)
     facts = f"{row.agent_name} · {row.model} · {numbers} · since {clock_time(view.started_at)}"
     lines = [f'<div class="cayu-muted"><code>{esc(row.id)}</code> {esc(facts)}</div>']
     rounds = iter(view.rounds)
@@ -92,7 +93,7 @@ def _turn(message: Message, rounds: Iterable[RoundView] | None) -> list[str]:
             case "thinking":
                 lines.append(_row("thinking", f"<i>{folded(part.text)}</i>"))
             case "tool_call":
-                lines.append(_row("calls", f"<b>{esc(part.name)}</b> <code>{esc(json_text(part.arguments))}</code>"))
+                lines.append(_row("calls", f"<b>{esc(part.name)}</b> {folded(json_text(part.arguments))}"))
             case "tool_result":
                 mark = "<b>error</b> " if part.is_error else ""
                 lines.append(_row("gets", f"{mark}{folded(part.content)}"))
@@ -131,8 +132,9 @@ def action_html(action: PendingAction, state: str = "pending", note: str = "") -
 
 def action_lines(action: PendingAction) -> list[str]:
     """Return what a decider has to see: tool, asker, reason, arguments, effect, deadline, digest."""
-    facts = [("Session", action.session), ("Agent", action.agent_name), ("Effect", action.tool_effect)]
-    facts += [("Why", action.detail), ("Asked", ago(action.requested_at)), ("Until", until(action.expires_at))]
+    facts = [("Tool", action.tool_name), ("Effect", action.tool_effect), ("Agent", action.agent_name)]
+    facts += [("Session", action.session), ("Why", action.detail), ("Asked", moment_text(action.requested_at))]
+    facts += [("Until", moment_text(action.expires_at) or "no deadline")]
     rows = "".join(f"<tr><th>{esc(name)}</th><td>{esc(value)}</td></tr>" for name, value in facts if value)
     lines = [f"<table>{rows}</table>"]
     if action.question is not None:
@@ -157,7 +159,7 @@ def pending_html(actions: Iterable[PendingAction]) -> str:
     """Return what waits, as a list."""
     rows = [
         f"<tr><td><b>{esc(action.title)}</b></td><td>{esc(action.kind.replace('_', ' '))}</td>"
-        f"<td>{esc(action.agent_name)}</td><td>{esc(ago(action.requested_at))}</td><td><code>{esc(action.id)}</code></td></tr>"
+        f"<td>{esc(action.agent_name)}</td><td>{esc(moment_text(action.requested_at))}</td><td><code>{esc(action.id)}</code></td></tr>"
         for action in actions
     ]
     if not rows:
@@ -169,29 +171,9 @@ def pending_html(actions: Iterable[PendingAction]) -> str:
 
 def clock_time(microseconds: int) -> str:
     """Return a store's time as people read it."""
-    return as_datetime(microseconds).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return moment_text(as_datetime(microseconds))
 
 
-def ago(moment: datetime | None) -> str:
-    """Return how long ago a moment was."""
-    return "" if moment is None else f"{span((datetime.now(UTC) - moment).total_seconds())} ago"
-
-
-def until(moment: datetime | None) -> str:
-    """Return how much of a deadline is left."""
-    if moment is None:
-        return "no deadline"
-    left = (moment - datetime.now(UTC)).total_seconds()
-    return f"in {span(left)}" if left > 0 else "expired"
-
-
-def span(seconds: float) -> str:
-    """Return a length of time in its two largest fitting units."""
-    seconds = max(0.0, seconds)
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} days"
+def moment_text(moment: datetime | None) -> str:
+    """Return a moment as people read it; a saved page does not age, so it never says how long ago."""
+    return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S UTC")

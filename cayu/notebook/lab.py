@@ -10,6 +10,7 @@ import atexit
 import inspect
 import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
@@ -236,6 +237,10 @@ class Lab:
             work.close()
             raise LabClosed
         return self._bridge.call(work)
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start any coroutine on the lab's loop and return at once; the way of callbacks."""
+        return self._bridge.submit(work)
 
     async def acall(self, work: Coroutine[Any, Any, T]) -> T:
         """Await any coroutine that runs on the lab's loop."""

@@ -15,7 +15,7 @@ from typing import Any
 from cayu.canonical import dumps, loads
 from cayu.clock import Clock, as_datetime
 from cayu.errors import SessionRunFenced, StoreBusy, StoreError, StoreOutcomeUnknown, StreamConflict
-from cayu.events import LIVE_ONLY, Event, event_type
+from cayu.events import LIVE_ONLY, Event, event_type, trusted_event
 from cayu.events import EventType as E
 from cayu.runtime.config import RuntimeConfig
 from cayu.runtime.ownership import forget, new_owner
@@ -246,14 +246,16 @@ def build_event(row: StreamRow, record: StoredRecord) -> Event:
     """Return the public form of a stored record; its payload is a copy of its own."""
     payload = loads(record.body)
     live = record.type in LIVE_ONLY
-    return Event.model_construct(
-        id=f"{row.instance_id}.{record.type if live else record.sequence}",
-        type=event_type(record.type),
-        session_id=row.id,
-        sequence=None if live else record.sequence,
-        timestamp=as_datetime(record.at),
-        agent_name=row.agent_name,
-        environment_name=row.environment_name,
-        tool_name=payload.pop("tool_name", None),
-        payload=payload,
+    return trusted_event(
+        {
+            "id": f"{row.instance_id}.{record.type if live else record.sequence}",
+            "type": event_type(record.type),
+            "session_id": row.id,
+            "sequence": None if live else record.sequence,
+            "timestamp": as_datetime(record.at),
+            "agent_name": row.agent_name,
+            "environment_name": row.environment_name,
+            "tool_name": payload.pop("tool_name", None),
+            "payload": payload,
+        }
     )

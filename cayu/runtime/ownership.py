@@ -55,7 +55,10 @@ def forget(owner: str) -> None:
 
 def is_gone(owner: str) -> bool:
     """True when the owner ran on this machine and its process, or its claim within this process, is no more."""
-    here, pid_text, start, _ = owner.split("|")
+    try:
+        here, pid_text, start, _ = owner.split("|")
+    except ValueError:
+        return False  # written by another kind of owner, of which nothing is known here
     if here != _here():
         host, boot = here.split("/")[:2]
         return host == platform.node() and boot != "-" and boot != _here().split("/")[1]
@@ -77,5 +80,5 @@ def _runs(pid: int) -> bool:
 
 def describe(owner: str) -> str:
     """Return an owner as people read it."""
-    here, pid, _, _ = owner.split("|")
-    return f"process {pid} on {here.split('/')[0]}"
+    here, _, rest = owner.partition("|")
+    return f"process {rest.partition('|')[0] or 'unknown'} on {here.split('/')[0]}"

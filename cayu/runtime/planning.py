@@ -46,7 +46,7 @@ async def plan_round(
     entries: list[dict[str, Any]] = []
     waits: dict[str, ToolPolicyResult | None] = {}
     for index, part in enumerate(message.tool_calls, 1):
-        entry = _entry(assembly, f"{round_id}.c{index}", part)
+        entry = _entry(assembly, f"{round_id}.c{index:03d}", part)
         if entry["verdict"] == ALLOW:
             call = round_of({"tool_round_id": round_id, "step": step, "calls": [entry]}, _only(part)).calls[0]
             answer = await authorize(assembly, session, call, round_id)

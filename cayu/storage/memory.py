@@ -92,8 +92,9 @@ class InMemorySessionStore(SessionStore):
         """List heads, newest first."""
         matching = [stream for stream in reversed(self._streams.values()) if _matches(stream, query)]
         (before,) = cursor_position(query.after, int) if query.after is not None else (len(self._streams) + 1,)
-        page = [stream for stream in matching if stream.key < before][: query.limit]
-        following = cursor(page[-1].key) if page and len(page) == query.limit else None
+        rest = [stream for stream in matching if stream.key < before]
+        page = rest[: query.limit]
+        following = cursor(page[-1].key) if page and len(page) < len(rest) else None
         return Page([stream.head for stream in page], following, len(matching))
 
     async def records(self, query: RecordQuery) -> Sequence[tuple[str, StoredRecord]]:
@@ -147,12 +148,12 @@ class InMemorySessionStore(SessionStore):
 
 def _matches(stream: _Stream, query: HeadQuery) -> bool:
     row = stream.row
-    text = f"{row.id} {row.agent_name} {row.title or ''}".lower()
+    text = f"{row.id} {row.agent_name} {row.title or ''}".casefold()
     return (
         query.session_id in (None, row.id)
         and query.agent_name in (None, row.agent_name)
         and query.status in (None, stream.state.status)
-        and (query.text is None or query.text.lower() in text)
+        and (query.text is None or query.text.casefold() in text)
     )
 
 

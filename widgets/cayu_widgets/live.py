@@ -48,7 +48,7 @@ class Live(widgets.VBox):  # type: ignore[misc]  # ipywidgets carries no types
         if self.ended:
             return
         try:
-            future = self.lab._bridge.submit(self._guarded(work))
+            future = self.lab.submit(self._guarded(work))
         except LabClosed as error:
             self.refused(error)
             return

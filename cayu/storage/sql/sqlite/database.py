@@ -31,7 +31,7 @@ from cayu.errors import (
     StoreReadOnly,
     StoreTooNew,
 )
-from cayu.shielding import settled
+from cayu.shielding import Unstoppable, settled
 from cayu.storage.sql.queries import load_migrations, load_queries
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class OneHopConnection(aiosqlite.Connection):
         """Run `work(connection)` in the connection's thread, to its end even when the caller is cancelled."""
         if not self._running or self._connection is None:
             raise StoreClosed
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        future: Unstoppable[T] = Unstoppable(loop=asyncio.get_running_loop())
         self._tx.put_nowait((future, partial(work, self._connection)))
         return await settled(future)
 
@@ -188,6 +188,7 @@ class Database:
     def _reader_of(self, how: str) -> sqlite3.Connection:
         uri = f"{self.path.as_uri()}?{how}"
         raw = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False)
+        raw.create_function("casefold", 1, str.casefold, deterministic=True)
         return _prepared(raw, lambda: _check_schema(raw, self.path, allow_empty=False))
 
 

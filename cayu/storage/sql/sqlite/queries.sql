@@ -40,7 +40,7 @@ WHERE (:after IS NULL OR key < :after)
   AND (:id IS NULL OR id = :id)
   AND (:agent_name IS NULL OR agent_name = :agent_name)
   AND (:status IS NULL OR status = :status)
-  AND (:text IS NULL OR instr(lower(id || ' ' || agent_name || ' ' || coalesce(title, '')), :text) > 0)
+  AND (:text IS NULL OR instr(casefold(id || ' ' || agent_name || ' ' || coalesce(title, '')), :text) > 0)
 ORDER BY key DESC
 LIMIT :limit;
 
@@ -49,7 +49,7 @@ SELECT count(*) FROM streams
 WHERE (:id IS NULL OR id = :id)
   AND (:agent_name IS NULL OR agent_name = :agent_name)
   AND (:status IS NULL OR status = :status)
-  AND (:text IS NULL OR instr(lower(id || ' ' || agent_name || ' ' || coalesce(title, '')), :text) > 0);
+  AND (:text IS NULL OR instr(casefold(id || ' ' || agent_name || ' ' || coalesce(title, '')), :text) > 0);
 
 -- name: scan_events
 SELECT s.id, e.sequence, e.type, e.at, CASE WHEN :bodies THEN e.body ELSE x'7b7d' END

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from cayu.sessions.streams import (
 )
 from cayu.storage.sql.sqlite.database import DEFAULT_BUSY_SECONDS, QUERIES, Database, Mode
 
+_VALUES = attrgetter(*(field.name for field in fields(StreamState)))
+"""A state as the columns of its row, in order."""
 ALL = -1
 """SQLite's word for no LIMIT."""
 
@@ -113,9 +116,9 @@ def _append(raw: sqlite3.Connection, unit: Unit, now: int) -> tuple[StreamState,
     key, before = _state(raw, unit.stream)
     after = decide_append(before, unit, now)
     if unit.create is not None:
-        key = raw.execute(QUERIES["insert_head"], (*_columns(unit.create), *astuple(after))).lastrowid
+        key = raw.execute(QUERIES["insert_head"], (*_columns(unit.create), *_VALUES(after))).lastrowid
     else:
-        raw.execute(QUERIES["update_head"], (*astuple(after), key))
+        raw.execute(QUERIES["update_head"], (*_VALUES(after), key))
     first = after.version - len(unit.records) + 1
     raw.executemany(
         QUERIES["insert_event"],
@@ -132,7 +135,7 @@ def _append(raw: sqlite3.Connection, unit: Unit, now: int) -> tuple[StreamState,
 def _renew(raw: sqlite3.Connection, stream: str, held: Held, now: int, seconds: float) -> StreamState:
     key, before = _state(raw, stream)
     after = decide_renewal(before, stream, held, now, seconds)
-    raw.execute(QUERIES["update_head"], (*astuple(after), key))
+    raw.execute(QUERIES["update_head"], (*_VALUES(after), key))
     return after
 
 
@@ -170,13 +173,14 @@ def _heads(raw: sqlite3.Connection, query: HeadQuery) -> Page[StreamHead]:
         "id": query.session_id,
         "agent_name": query.agent_name,
         "status": query.status,
-        "text": query.text.lower() if query.text else None,
+        "text": query.text.casefold() if query.text else None,
     }
     total = raw.execute(QUERIES["count_heads"], wanted).fetchone()[0]
     (before,) = cursor_position(query.after, int) if query.after is not None else (None,)
-    found = raw.execute(QUERIES["heads"], {**wanted, "after": before, "limit": query.limit}).fetchall()
-    following = cursor(found[-1][0]) if found and len(found) == query.limit else None
-    return Page([_head(row) for row in found], following, total)
+    found = raw.execute(QUERIES["heads"], {**wanted, "after": before, "limit": query.limit + 1}).fetchall()
+    page = found[: query.limit]
+    following = cursor(page[-1][0]) if page and len(found) > len(page) else None
+    return Page([_head(row) for row in page], following, total)
 
 
 def _records(raw: sqlite3.Connection, query: RecordQuery) -> Sequence[tuple[str, StoredRecord]]:
