@@ -28,6 +28,10 @@ class Bridge:
         self._closed = False
         self._thread.start()
 
+    def is_here(self) -> bool:
+        """True on the bridge's own thread, where nothing may block."""
+        return threading.current_thread() is self._thread
+
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine on the loop and return at once; the way of callbacks, from any thread."""
         if self._closed:
@@ -40,7 +44,7 @@ class Bridge:
 
         Raises `OnLabLoop` on the bridge's own thread.
         """
-        if threading.current_thread() is self._thread:
+        if self.is_here():
             work.close()
             raise OnLabLoop
         future = self.submit(work)
@@ -59,7 +63,7 @@ class Bridge:
         """Cancel what is at work, let it end, and stop the thread; safe to call twice."""
         if self._closed:
             return
-        if threading.current_thread() is self._thread:
+        if self.is_here():
             raise OnLabLoop
         self._closed = True
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
+from numbers import Real
 from typing import Any
 
 import pandas as pd
 
 from cayu.canonical import dumps, loads
 from cayu.errors import InvalidInput
-from cayu.notebook.schemas import TIME, Column, columns_of
+from cayu.notebook.schemas import FLAG, SET, TEXT, TIME, Column, columns_of
 from cayu.sessions.fold import fold
 from cayu.sessions.streams import HeadQuery, RecordQuery, SessionStore, StoredRecord, StreamHead
 from cayu.sessions.view import CallView, RoundView, SessionView
@@ -84,7 +85,7 @@ def finished(ask: Ask, data: Data) -> pd.DataFrame:
     declared = {column.name: column for column in columns_of(ask.frame)}
     frame = pd.DataFrame({name: typed(declared[name], data[name]) for name in declared if name in data})
     for key, value in ask.where.items():
-        frame = frame[_mask(frame, key, value)]
+        frame = frame[_mask(frame, key, value, declared[_parsed(key)[0]].dtype)]
     total = len(frame)
     frame = frame if ask.limit is None else frame.head(ask.limit)
     frame = frame[[column.name for column in wanted]].reset_index(drop=True)
@@ -101,16 +102,31 @@ def typed(column: Column, values: Sequence[Any]) -> pd.Series[Any]:
     return pd.Series(list(values), dtype=column.dtype)
 
 
-def _mask(frame: pd.DataFrame, key: str, value: Any) -> Any:
+def _mask(frame: pd.DataFrame, key: str, value: Any, dtype: str) -> Any:
     name, comparison = _parsed(key)
-    series = frame[name]
+    series = frame[name].astype("string") if dtype == SET else frame[name]
     if comparison == "in" or (not comparison and isinstance(value, list | tuple | set)):
-        return series.isin(list(value))
-    if series.dtype == TIME:
-        value = pd.Timestamp(value)
-    elif isinstance(series.dtype, pd.CategoricalDtype):
-        series = series.astype("string")
-    return _COMPARE[comparison or "=="](series, value).fillna(False).astype(bool)
+        if not isinstance(value, list | tuple | set):
+            raise InvalidInput(f"{key!r} takes a list.")
+        return series.isin([_fitting(key, item, dtype) for item in value])
+    return _COMPARE[comparison or "=="](series, _fitting(key, value, dtype)).fillna(False).astype(bool)
+
+
+def _fitting(key: str, value: Any, dtype: str) -> Any:
+    """Return a value as the column compares it; a time without a zone is UTC. Raises `InvalidInput`."""
+    if dtype == TIME:
+        try:
+            moment = pd.Timestamp(value)
+        except (TypeError, ValueError):
+            raise InvalidInput(f"{key!r} takes a time.") from None
+        return moment.tz_localize("UTC") if moment.tzinfo is None else moment
+    expected, words = {TEXT: (str, "text"), SET: (str, "text"), FLAG: (bool, "True or False")}.get(dtype, _NUMBER)
+    if not isinstance(value, expected) or (isinstance(value, bool) and dtype != FLAG):
+        raise InvalidInput(f"{key!r} takes {words}.")
+    return value
+
+
+_NUMBER: tuple[type, str] = (Real, "a number")
 
 
 async def sessions_data(store: SessionStore, ask: Ask) -> Data:
@@ -129,7 +145,13 @@ async def sessions_data(store: SessionStore, ask: Ask) -> Data:
     data["run_epoch"] = [head.state.epoch for head in heads]
     data["created_at"] = [head.state.created_at for head in heads]
     data["updated_at"] = [head.state.updated_at for head in heads]
+    _tell(ask, len(heads))
     return data
+
+
+def _tell(ask: Ask, sessions: int) -> None:
+    if ask.progress is not None:
+        ask.progress(sessions, sessions)
 
 
 async def events_data(store: SessionStore, ask: Ask) -> Data:
@@ -154,6 +176,7 @@ async def events_data(store: SessionStore, ask: Ask) -> Data:
     if decoded:
         bodies = [loads(record.body) for _, record in found]
         data |= {name: [body.get(name) for body in bodies] for name in decoded}
+    _tell(ask, len(set(data["session_id"])))
     return data
 
 
@@ -210,7 +233,7 @@ async def calls_data(store: SessionStore, ask: Ask) -> Data:
 def _call_rows(view: SessionView) -> Iterator[tuple[Any, ...]]:
     for opened in view.rounds:
         for call in opened.calls:
-            result = call.result
+            result = call.answer
             both = call.started_at is not None and call.ended_at is not None
             yield (
                 *(view.row.id, opened.id, call.id, opened.step, call.name, str(call.effect), str(call.state)),

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 import pandas as pd
 
-from cayu.errors import InvalidInput, LabClosed, LabNotQuiet
+from cayu.errors import InvalidInput, LabClosed, LabNotQuiet, OnLabLoop
 from cayu.events import Event
 from cayu.messages import Message
 from cayu.notebook import frames
@@ -63,7 +63,11 @@ class Lab:
         self._factory = factory
         self._bridge = Bridge()
         self._closed = False
-        self.app = self._build()
+        try:
+            self.app = self._build()
+        except BaseException:
+            self._bridge.close()
+            raise
         atexit.register(self.close)
 
     @classmethod
@@ -270,10 +274,12 @@ class Lab:
 
     def errors_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
         """Return what was caught in callbacks and background work, and count it as read."""
+        asked = Ask("errors_df", where or {}, **ask)
+        asked.wanted()
         shown = self.problems.read()
         names = [column.name for column in columns_of("errors_df")]
         data = {name: [getattr(problem, name) for problem in shown] for name in names}
-        return frames.finished(Ask("errors_df", where or {}, **ask), data)
+        return frames.finished(asked, data)
 
     def _frame(
         self,
@@ -301,6 +307,8 @@ class Lab:
         """Interrupt what runs, close the store and stop the lab's loop; safe to call twice."""
         if self._closed:
             return
+        if self._bridge.is_here():
+            raise OnLabLoop
         self._closed = True
         atexit.unregister(self.close)
         try:

@@ -179,10 +179,12 @@ class CayuApp:
         return session_record(page.rows[0])
 
     async def aclose(self) -> None:
-        """Interrupt what still runs in this application, then close its store; safe to call twice."""
+        """Interrupt what still runs in this application, then close the stores it was given; safe to call twice."""
         for drive in list(self.services.drives.values()):
             await drive.shut()
         await self.session_store.aclose()
+        if self.knowledge_store is not None:
+            await self.knowledge_store.aclose()
 
     async def __aenter__(self) -> Self:
         """Return the application."""

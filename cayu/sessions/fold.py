@@ -18,7 +18,7 @@ from cayu.identity import ExecutionProfile
 from cayu.messages import Message, ToolResultPart
 from cayu.sessions.states import CALL, ROUND, SESSION, TERMINAL_CALLS
 from cayu.sessions.streams import StoredRecord, StreamRow
-from cayu.sessions.texts import UNEXECUTED, unexecuted
+from cayu.sessions.texts import UNEXECUTED
 from cayu.sessions.view import CallResult, CallView, Decision, Rejected, RoundView, RunView, SessionView
 
 Payload = dict[str, Any]
@@ -160,7 +160,8 @@ def _round_committed(view: SessionView, payload: Payload, at: int) -> None:
 
 
 def _answer(call: CallView) -> ToolResultPart:
-    result = call.result or CallResult(content=unexecuted(call.code or "not_started", call.reason), is_error=True)
+    result = call.answer
+    assert result is not None, "a round is committed when every call has ended"
     return ToolResultPart.model_construct(
         type="tool_result",
         tool_call_id=call.provider_call_id,

@@ -9,8 +9,9 @@ from cayu.canonical import JSON, fingerprint
 from cayu.effects import ToolEffect
 from cayu.identity import ExecutionProfile
 from cayu.messages import Message
-from cayu.sessions.states import AWAITING_HUMAN, CallState, RoundState, SessionStatus
+from cayu.sessions.states import AWAITING_HUMAN, TERMINAL_CALLS, CallState, RoundState, SessionStatus
 from cayu.sessions.streams import StreamRow
+from cayu.sessions.texts import unexecuted
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,13 @@ class CallView:
     ended_at: int | None = None
     edited: bool = False
     result: CallResult | None = None
+
+    @property
+    def answer(self) -> CallResult | None:
+        """What the model reads of the call: its result, or the fixed text of one that did not run; None before."""
+        if self.result is not None or self.state not in TERMINAL_CALLS:
+            return self.result
+        return CallResult(content=unexecuted(self.code or "not_started", self.reason), is_error=True)
 
     @property
     def approval_id(self) -> str:
