@@ -127,20 +127,21 @@ class SessionNotRunning(SessionError):
 
 class SessionAwaitingHuman(SessionError):
     """Session {session_id!r} waits for a decision on {actions}; decide with resolve_tool_approval (approvals)
-    or resolve_user_input (questions), then resume. Nothing was resolved."""
+    or resolve_user_input (questions), then resume."""
 
     actions: str
 
 
 class SessionNeedsRecovery(SessionError):
-    """Session {session_id!r} was cut off in the middle of its work ({reason}); plan its recovery
-    with plan_recovery and apply it, or call recover_incomplete_session, before it goes on."""
+    """Session {session_id!r} was cut off in the middle of its work ({reason}); {next_step}."""
 
     reason: str
+    next_step: str
 
 
 class SessionRunFenced(SessionError):
-    """Another owner has taken session {session_id!r} over; this run stops and has no further effect."""
+    """This run's claim on session {session_id!r} has run out or was taken over; it stops and has no further effect.
+    Read the session to see who has it; if nobody, recover_incomplete_session goes on with it."""
 
 
 class PendingActionNotFound(SessionError):
@@ -179,8 +180,9 @@ class ExecutionProfileError(CayuError):
 
 class ExecutionProfileMismatchError(ExecutionProfileError):
     """Session {session_id!r} was started under another execution profile; changed: {changed_component_classes}.
-    Restore the registrations it began with, start a new session, or adopt the change explicitly at a clean boundary
-    with ResumeRequest(profile_adoption=...). No provider was asked and no tool ran."""
+    {advice} No provider was asked and no tool ran."""
+
+    advice: str
 
 
 class ExecutionProfileAdoptionRejected(ExecutionProfileError):

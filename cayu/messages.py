@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class Frozen(BaseModel):
     """The base of every public record: immutable, and closed to unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class TextPart(Frozen):

@@ -45,6 +45,27 @@ async def finish(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
+async def outlast(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine to its end and return its result, taking any cancellation that comes meanwhile as heard."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            waiting = asyncio.current_task()
+            if waiting is not None and not task.cancelled():
+                waiting.uncancel()
+        except BaseException:  # noqa: BLE001 - it is raised from the task below
+            break
+    return task.result()
+
+
+def is_cancelling() -> bool:
+    """True when the present task was asked to stop, and did not just meet a cancellation that leaked from elsewhere."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 def _cancel_again() -> None:
     """Deliver a cancellation that was held back, without counting it twice."""
     task = asyncio.current_task()

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from cayu.errors import KnowledgeEntryNotFound, KnowledgeScopeError
+from cayu.errors import KnowledgeEntryNotFound, KnowledgeRevisionConflict, KnowledgeScopeError
 from cayu.knowledge.ranking import query_tokens, rank
 from cayu.knowledge.records import (
     KnowledgeAccessScope,
@@ -139,7 +139,16 @@ class BoundKnowledgeStore(KnowledgeStore):
             raise KnowledgeScopeError
         if expected_revision:
             await self.get_entry(entry.id)
-        return await self._store.write(entry, expected_revision, delete=delete)
+        try:
+            return await self._store.write(entry, expected_revision, delete=delete)
+        except KnowledgeRevisionConflict:
+            if expected_revision or await self._sees(entry.id):
+                raise
+        words = f"Entry {entry.id!r} cannot be created here; choose another id."
+        raise KnowledgeRevisionConflict(words, entry_id=entry.id, expected=0, actual=0)
+
+    async def _sees(self, entry_id: str) -> bool:
+        return bool(await self.select(Selection(scope=self._scope, entry_id=entry_id)))
 
     async def frontier(self) -> int:
         """Return the change sequence that the store has reached."""

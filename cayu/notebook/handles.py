@@ -114,8 +114,10 @@ class ApprovalHandle:
 class Pending(Sequence[ApprovalHandle]):
     """What waits for a human, as a list that shows itself."""
 
-    def __init__(self, handles: Sequence[ApprovalHandle]) -> None:
+    def __init__(self, handles: Sequence[ApprovalHandle], total: int | None = None) -> None:
         self._handles = tuple(handles)
+        self.total = len(self._handles) if total is None else total
+        """How many wait in the whole store, listed here or not."""
 
     def __getitem__(self, index: Any) -> Any:
         """Return one handle, or a slice of them."""
@@ -131,7 +133,10 @@ class Pending(Sequence[ApprovalHandle]):
 
     def __repr__(self) -> str:
         """Say what waits, a line each."""
-        return "\n".join(map(repr, self._handles)) or "<nothing waits>"
+        lines = [*map(repr, self._handles)]
+        if self.total > len(self._handles):
+            lines.append(f"<{self.total - len(self._handles)} more wait>")
+        return "\n".join(lines) or "<nothing waits>"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
         return {"text/plain": repr(self), "text/html": pending_html(handle.action for handle in self._handles)}

@@ -9,24 +9,21 @@ from __future__ import annotations
 import atexit
 import inspect
 import os
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-import pandas as pd
-
 from cayu.errors import InvalidInput, LabClosed, LabNotQuiet, OnLabLoop
 from cayu.events import Event
 from cayu.messages import Message
-from cayu.notebook import frames
 from cayu.notebook.bridge import CLOSING_SECONDS, Bridge
-from cayu.notebook.frames import Ask, Progress
+from cayu.notebook.frames import Ask, Data
 from cayu.notebook.handles import ApprovalHandle, Pending, SessionHandle
 from cayu.notebook.problems import Problems
-from cayu.notebook.schemas import columns_of
+from cayu.notebook.tables import Frames, Gather
 from cayu.runtime.app import CayuApp
 from cayu.runtime.outcome import session_view
 from cayu.sessions.records import PendingAction, PendingActionQuery
@@ -44,15 +41,17 @@ from cayu.storage.sql.sqlite.database import Mode
 from cayu.storage.sql.sqlite.sessions import SQLiteSessionStore
 
 T = TypeVar("T")
+Named = str | SessionHandle
+"""A session, by its id or its handle."""
+Decidable = PendingAction | ApprovalHandle
+"""What waits for a human, as `pending()` gives it."""
 Factory = Callable[..., Any]
 """factory(session_store=...) -> CayuApp, or an awaitable of one."""
 OnEvent = Callable[[Event], None]
-Conditions = Mapping[str, Any] | None
-Gather = Callable[[SessionStore, Ask], Coroutine[Any, Any, frames.Data]]
 MOST_PENDING = 1000
 
 
-class Lab:
+class Lab(Frames):
     """An application at work in a notebook or a script. Make one with `Lab.open`; close it, or let the exit do so."""
 
     def __init__(self, store_at: Callable[[], SessionStore], factory: Factory | None, *, where: str) -> None:
@@ -113,61 +112,72 @@ class Lab:
         asked = RunRequest(agent_name=agent, messages=(Message.text("user", text),), **request)
         return await self._consume(self._working().run(asked), on_event)
 
-    def resume(self, session: str, text: str, *, on_event: OnEvent | None = None, **request: Any) -> SessionHandle:
+    def resume(self, session: Named, text: str, *, on_event: OnEvent | None = None, **request: Any) -> SessionHandle:
         """Go on with a session that has ended; `request` takes further fields of `ResumeRequest`."""
         return self.call(self._resume(session, text, on_event, request))
 
     async def aresume(
-        self, session: str, text: str, *, on_event: OnEvent | None = None, **request: Any
+        self, session: Named, text: str, *, on_event: OnEvent | None = None, **request: Any
     ) -> SessionHandle:
         """Await `resume`."""
         return await self._bridge.acall(self._resume(session, text, on_event, request))
 
     async def _resume(
-        self, session: str, text: str, on_event: OnEvent | None, request: dict[str, Any]
+        self, session: Named, text: str, on_event: OnEvent | None, request: dict[str, Any]
     ) -> SessionHandle:
-        asked = ResumeRequest(session_id=session, messages=(Message.text("user", text),), **request)
+        asked = ResumeRequest(session_id=_id(session), messages=(Message.text("user", text),), **request)
         return await self._consume(self._working().resume(asked), on_event)
 
-    def recover(self, session: str, *, on_event: OnEvent | None = None) -> SessionHandle:
+    def recover(self, session: Named, *, on_event: OnEvent | None = None) -> SessionHandle:
         """Go on with a session whose process was lost."""
         return self.call(self._recover(session, on_event))
 
-    async def arecover(self, session: str, *, on_event: OnEvent | None = None) -> SessionHandle:
+    async def arecover(self, session: Named, *, on_event: OnEvent | None = None) -> SessionHandle:
         """Await `recover`."""
         return await self._bridge.acall(self._recover(session, on_event))
 
-    async def _recover(self, session: str, on_event: OnEvent | None) -> SessionHandle:
-        return await self._consume(self._working().recover_incomplete_session(session), on_event)
+    async def _recover(self, session: Named, on_event: OnEvent | None) -> SessionHandle:
+        return await self._consume(self._working().recover_incomplete_session(_id(session)), on_event)
 
     def approve(
-        self, action: PendingAction, *, arguments: dict[str, Any] | None = None, by: str | None = None
+        self,
+        action: Decidable,
+        *,
+        arguments: dict[str, Any] | None = None,
+        reason: str | None = None,
+        by: str | None = None,
     ) -> SessionHandle:
         """Approve a call, with edited arguments if given; returns when the session pauses or ends."""
-        return self.call(self._decide(action, ToolApprovalDecision.APPROVE, arguments, None, by))
+        return self.call(self._decide(action, ToolApprovalDecision.APPROVE, arguments, reason, by))
 
     async def aapprove(
-        self, action: PendingAction, *, arguments: dict[str, Any] | None = None, by: str | None = None
+        self,
+        action: Decidable,
+        *,
+        arguments: dict[str, Any] | None = None,
+        reason: str | None = None,
+        by: str | None = None,
     ) -> SessionHandle:
         """Await `approve`."""
-        return await self._bridge.acall(self._decide(action, ToolApprovalDecision.APPROVE, arguments, None, by))
+        return await self._bridge.acall(self._decide(action, ToolApprovalDecision.APPROVE, arguments, reason, by))
 
-    def deny(self, action: PendingAction, *, reason: str | None = None, by: str | None = None) -> SessionHandle:
+    def deny(self, action: Decidable, *, reason: str | None = None, by: str | None = None) -> SessionHandle:
         """Deny a call; returns when the session pauses or ends."""
         return self.call(self._decide(action, ToolApprovalDecision.DENY, None, reason, by))
 
-    async def adeny(self, action: PendingAction, *, reason: str | None = None, by: str | None = None) -> SessionHandle:
+    async def adeny(self, action: Decidable, *, reason: str | None = None, by: str | None = None) -> SessionHandle:
         """Await `deny`."""
         return await self._bridge.acall(self._decide(action, ToolApprovalDecision.DENY, None, reason, by))
 
     async def _decide(
         self,
-        action: PendingAction,
+        action: Decidable,
         decision: ToolApprovalDecision,
         arguments: dict[str, Any] | None,
         reason: str | None,
         by: str | None,
     ) -> SessionHandle:
+        action = _action(action)
         request = ToolApprovalRequest(
             session_id=action.session,
             approval_id=action.id,
@@ -179,51 +189,54 @@ class Lab:
         )
         return await self._consume(self._working().resolve_tool_approval(request), None)
 
-    def answer(self, action: PendingAction, text: str, *, by: str | None = None) -> SessionHandle:
+    def answer(self, action: Decidable, text: str, *, by: str | None = None) -> SessionHandle:
         """Answer a question; returns when the session pauses or ends."""
         return self.call(self._answer(action, text, by))
 
-    async def aanswer(self, action: PendingAction, text: str, *, by: str | None = None) -> SessionHandle:
+    async def aanswer(self, action: Decidable, text: str, *, by: str | None = None) -> SessionHandle:
         """Await `answer`."""
         return await self._bridge.acall(self._answer(action, text, by))
 
-    async def _answer(self, action: PendingAction, text: str, by: str | None) -> SessionHandle:
+    async def _answer(self, action: Decidable, text: str, by: str | None) -> SessionHandle:
+        action = _action(action)
         response = UserInputResponse(session_id=action.session, input_id=action.id, answer=text, resolved_by=_actor(by))
         return await self._consume(self._working().resolve_user_input(response), None)
 
-    def interrupt(self, session: str, reason: str | None = None) -> None:
+    def interrupt(self, session: Named, reason: str | None = None) -> None:
         """Ask a running session to stop."""
         self.call(self._interrupt(session, reason))
 
-    async def ainterrupt(self, session: str, reason: str | None = None) -> None:
+    async def ainterrupt(self, session: Named, reason: str | None = None) -> None:
         """Await `interrupt`."""
         await self._bridge.acall(self._interrupt(session, reason))
 
-    async def _interrupt(self, session: str, reason: str | None) -> None:
-        request = InterruptSessionRequest(session_id=session, reason=reason, requested_by=_user())
+    async def _interrupt(self, session: Named, reason: str | None) -> None:
+        request = InterruptSessionRequest(session_id=_id(session), reason=reason, requested_by=_user())
         async with aclosing(self._working().interrupt_session(request)) as events:
             async for _ in events:
                 pass
 
-    def session(self, session: str) -> SessionHandle:
+    def session(self, session: Named) -> SessionHandle:
         """Return a session as it stands. Raises `SessionNotFound`."""
-        return SessionHandle(self, self.call(session_view(self.app, session)))
+        return SessionHandle(self, self.call(session_view(self.app, _id(session))))
 
-    async def asession(self, session: str) -> SessionHandle:
+    async def asession(self, session: Named) -> SessionHandle:
         """Await `session`."""
-        return SessionHandle(self, await self._bridge.acall(session_view(self.app, session)))
+        return SessionHandle(self, await self._bridge.acall(session_view(self.app, _id(session))))
 
-    def pending(self, *, session: str | None = None) -> Pending:
+    def pending(self, *, session: Named | None = None) -> Pending:
         """Return what waits for a human: the first thing to look at after a restart."""
         return self.call(self._pending(session))
 
-    async def apending(self, *, session: str | None = None) -> Pending:
+    async def apending(self, *, session: Named | None = None) -> Pending:
         """Await `pending`."""
         return await self._bridge.acall(self._pending(session))
 
-    async def _pending(self, session: str | None) -> Pending:
-        page = await self.app.list_pending_actions(PendingActionQuery(session_id=session, limit=MOST_PENDING))
-        return Pending([ApprovalHandle(self, action) for action in page.actions])
+    async def _pending(self, session: Named | None) -> Pending:
+        page = await self.app.list_pending_actions(
+            PendingActionQuery(session_id=_id(session) if session else None, limit=MOST_PENDING)
+        )
+        return Pending([ApprovalHandle(self, action) for action in page.actions], page.total)
 
     async def aheads(self, query: HeadQuery) -> tuple[Sequence[StreamHead], str | None, int]:
         """Await a page of session heads: rows, the cursor of the next page, and the total."""
@@ -250,49 +263,8 @@ class Lab:
         """Await any coroutine that runs on the lab's loop."""
         return await self._bridge.acall(work)
 
-    # Frames: every one takes where, columns, limit and progress.
-
-    def sessions_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
-        """Return a row per session, newest first. See `cayu.notebook.schema("sessions_df")`."""
-        return self._frame("sessions_df", frames.sessions_data, where, **ask)
-
-    def events_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
-        """Return a row per stored event. See `cayu.notebook.schema("events_df")`."""
-        return self._frame("events_df", frames.events_data, where, **ask)
-
-    def messages_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
-        """Return a row per part of the conversations. See `cayu.notebook.schema("messages_df")`."""
-        return self._frame("messages_df", frames.messages_data, where, **ask)
-
-    def calls_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
-        """Return a row per tool call. See `cayu.notebook.schema("calls_df")`."""
-        return self._frame("calls_df", frames.calls_data, where, **ask)
-
-    def approvals_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
-        """Return a row per approval or question, decided or pending. See `cayu.notebook.schema("approvals_df")`."""
-        return self._frame("approvals_df", frames.approvals_data, where, **ask)
-
-    def errors_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
-        """Return what was caught in callbacks and background work, and count it as read."""
-        asked = Ask("errors_df", where or {}, **ask)
-        asked.wanted()
-        shown = self.problems.read()
-        names = [column.name for column in columns_of("errors_df")]
-        data = {name: [getattr(problem, name) for problem in shown] for name in names}
-        return frames.finished(asked, data)
-
-    def _frame(
-        self,
-        name: str,
-        gather: Gather,
-        where: Conditions,
-        columns: Sequence[str] | None = None,
-        limit: int | None = None,
-        progress: Progress | None = None,
-    ) -> pd.DataFrame:
-        ask = Ask(name, where or {}, columns, limit, progress)
-        ask.wanted()
-        return frames.finished(ask, self.call(gather(self.app.session_store, ask)))
+    def _gathered(self, gather: Gather, ask: Ask) -> Data:
+        return self.call(gather(self.app.session_store, ask))
 
     # The end.
 
@@ -352,6 +324,20 @@ class Lab:
             on_event(event)
         except Exception as error:  # noqa: BLE001 - a watcher never fails a run
             self.problems.keep("on_event", error, event.session_id)
+
+
+def _id(session: Named) -> str:
+    found = session.id if isinstance(session, SessionHandle) else session
+    if not isinstance(found, str):
+        raise InvalidInput(f"A session is named by its id or its handle, not by {type(session).__name__}.")
+    return found
+
+
+def _action(action: Decidable) -> PendingAction:
+    found = action.action if isinstance(action, ApprovalHandle) else action
+    if not isinstance(found, PendingAction):
+        raise InvalidInput(f"An action is one of lab.pending(), not {type(action).__name__}.")
+    return found
 
 
 async def _awaited(made: Any) -> Any:

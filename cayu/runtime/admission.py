@@ -20,12 +20,12 @@ from cayu.errors import (
 from cayu.events import EventType as E
 from cayu.identity import DifferenceCategory, ProfileComparison, compare_profiles
 from cayu.runtime.drive import Drive, Services
-from cayu.runtime.ownership import describe, is_gone
+from cayu.runtime.ownership import is_gone
 from cayu.runtime.registry import Assembly
 from cayu.sessions.fold import fold
 from cayu.sessions.projection import Draft
 from cayu.sessions.states import SessionStatus
-from cayu.sessions.streams import StreamState, is_owned
+from cayu.sessions.streams import StreamState, is_owned, readable_owner
 from cayu.sessions.view import Rejected, SessionView
 
 Enter = Callable[[Drive], Awaitable[bool]]
@@ -78,9 +78,10 @@ def refuse_running(standing: Standing) -> None:
     if view.status not in RUNNING:
         return
     if standing.owned:
-        raise SessionRunning(session_id=view.row.id, owner=describe(standing.state.owner or ""))
+        raise SessionRunning(session_id=view.row.id, owner=readable_owner(standing.state.owner))
     reason = "a tool round is open" if view.open_round else "a model step may be in flight"
-    raise SessionNeedsRecovery(session_id=view.row.id, reason=reason)
+    step = "recover_incomplete_session goes on with it"
+    raise SessionNeedsRecovery(session_id=view.row.id, reason=reason, next_step=step)
 
 
 def refuse_unknown(standing: Standing) -> None:
@@ -88,17 +89,17 @@ def refuse_unknown(standing: Standing) -> None:
     opened = standing.view.open_round
     if opened is not None and opened.unknown:
         calls = ", ".join(repr(call.id) for call in opened.unknown)
-        reason = f"the outcome of {calls} is unknown and waits for an operator"
-        raise SessionNeedsRecovery(session_id=standing.view.row.id, reason=reason)
+        reason = f"whether {calls} acted is not known"
+        step = "find out, outside; list_pending_actions shows the call, and the session stays as it is"
+        raise SessionNeedsRecovery(session_id=standing.view.row.id, reason=reason, next_step=step)
 
 
-async def check_profile(drive: Drive, standing: Standing, assembly: Assembly, boundary: str) -> ProfileComparison:
+async def check_profile(drive: Drive, standing: Standing, assembly: Assembly, boundary: str) -> None:
     """Compare profiles; on a difference record the refusal, once, and raise `ExecutionProfileMismatchError`."""
     comparison = compare_profiles(standing.view.profile, assembly.profile)
     if not comparison.equal:
         await record_refusal(drive, standing, assembly, comparison, boundary)
         raise profile_error(ExecutionProfileMismatchError, standing.view, comparison, boundary)
-    return comparison
 
 
 async def record_refusal(
@@ -122,8 +123,7 @@ async def record_refusal(
 
 def _same_opaque(rejected: Rejected, comparison: ProfileComparison) -> bool:
     """True for a refusal that differs from the last one by an identity that differs in every process anyway."""
-    opaque = any(category == DifferenceCategory.OPAQUE_IDENTITY for _, category in comparison.differences)
-    return opaque and rejected.differences == comparison.differences
+    return _has_opaque(comparison) and rejected.differences == comparison.differences
 
 
 def profile_error(
@@ -138,4 +138,19 @@ def profile_error(
         differences=comparison.differences,
         boundary=boundary,
         reason=reason,
+        advice=_OPAQUE if _has_opaque(comparison) else _CHANGED,
     )
+
+
+_CHANGED = (
+    "Restore the registrations it began with, start a new session, or adopt the change explicitly at a clean boundary "
+    "with ResumeRequest(profile_adoption=...)."
+)
+_OPAQUE = (
+    "A component there declares no execution_profile_identity, so that it is known within one application object only; "
+    "declare one from the first run on. This session can be adopted at a clean boundary, or begun anew."
+)
+
+
+def _has_opaque(comparison: ProfileComparison) -> bool:
+    return any(category == DifferenceCategory.OPAQUE_IDENTITY for _, category in comparison.differences)

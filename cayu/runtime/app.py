@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from types import TracebackType
@@ -11,7 +12,7 @@ from cayu.agents import AgentSpec
 from cayu.canonical import dumps, loads
 from cayu.clock import SystemClock
 from cayu.environments import Environment
-from cayu.errors import SessionNotFound, SessionNotRunning
+from cayu.errors import IllegalTransition, SessionNotFound, SessionNotRunning
 from cayu.events import Event
 from cayu.events import EventType as E
 from cayu.knowledge.store import KnowledgeStore
@@ -139,15 +140,20 @@ class CayuApp:
             raise SessionNotRunning(session_id=row.id, status=standing.view.status)
         payload = request.model_dump(mode="json", exclude={"session_id"}, exclude_none=True)
         record = Record(E.SESSION_INTERRUPT_REQUESTED, dumps(payload))
-        state, _ = await self.session_store.append(
-            Unit(stream=row.id, expected_version=None, fence=None, records=(record,))
-        )
+        unit = Unit(stream=row.id, expected_version=None, fence=None, records=(record,))
+        try:
+            state, _ = await self.session_store.append(unit)
+        except IllegalTransition as ended:
+            raise SessionNotRunning(session_id=row.id, status=ended.state) from None
         drive = self.services.drives.get(row.id)
         if drive is not None:
             drive.interrupt()
         loaded = await self.session_store.load(row.id, state.version - 1)
         if loaded is not None and loaded.records:
-            yield build_event(row, loaded.records[0])
+            event = build_event(row, loaded.records[0])
+            if drive is None and not standing.owned:
+                await self.services.emit([event])  # no owner will come across it
+            yield event
         if drive is None and not standing.owned:
             async with aclosing(self.recover_incomplete_session(row.id)) as events:
                 async for event in events:
@@ -180,8 +186,7 @@ class CayuApp:
 
     async def aclose(self) -> None:
         """Interrupt what still runs in this application, then close the stores it was given; safe to call twice."""
-        for drive in list(self.services.drives.values()):
-            await drive.shut()
+        await asyncio.gather(*(drive.shut() for drive in list(self.services.drives.values())))
         await self.session_store.aclose()
         if self.knowledge_store is not None:
             await self.knowledge_store.aclose()

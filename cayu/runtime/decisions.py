@@ -26,8 +26,6 @@ Decide = Callable[[Assembly, CallView], Draft]
 
 def enter_approval(request: ToolApprovalRequest) -> Enter:
     """Enter with an approval or a denial of one call."""
-    if request.decision is ToolApprovalDecision.DENY and request.arguments is not None:
-        raise InvalidInput("Edited arguments go with an approval; a denial takes none. Nothing was written.")
 
     def is_repeat(prior: Decision, call: CallView) -> bool:
         return prior.decision == request.decision and prior.digest == _approved_digest(request, call)
@@ -36,6 +34,8 @@ def enter_approval(request: ToolApprovalRequest) -> Enter:
         return _approval(assembly, request, call)
 
     async def enter(drive: Drive) -> bool:
+        if request.decision is ToolApprovalDecision.DENY and request.arguments is not None:
+            raise InvalidInput("Edited arguments go with an approval; a denial takes none. Nothing was written.")
         standing = await stand(drive.services, request.session_id)
         if await _settled(drive, standing, request.approval_id, is_repeat):
             return False

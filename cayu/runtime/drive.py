@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ from cayu.crashpoints import reach
 from cayu.errors import CayuError, ProviderError, SessionRunFenced, StoreError
 from cayu.events import Event
 from cayu.events import EventType as E
+from cayu.identity import IdentityStrength
 from cayu.observability.sinks import EventSink
 from cayu.runtime.config import RuntimeConfig
 from cayu.runtime.log import SessionLog
@@ -32,6 +34,9 @@ from cayu.shielding import finish
 
 logger = logging.getLogger("cayu.runtime")
 
+MOST_TIMEOUTS = 3
+"""Timeouts in a row after which a sink gets no more events."""
+
 
 @dataclass(slots=True)
 class Services:
@@ -44,6 +49,22 @@ class Services:
     sinks: tuple[EventSink, ...] = ()
     drives: dict[str, Drive] = field(default_factory=dict)
     """The drives at work in this application, by session id."""
+    _timeouts: Counter[int] = field(default_factory=Counter)
+
+    async def emit(self, events: Sequence[Event]) -> None:
+        """Hand stored events to every sink, in order; one that keeps timing out is left out from then on."""
+        for event in events:
+            if event.sequence is None:
+                continue
+            for index, sink in enumerate(self.sinks):
+                if self._timeouts[index] >= MOST_TIMEOUTS:
+                    continue
+                task = asyncio.ensure_future(_emitted(sink, event))
+                done, _ = await asyncio.wait([task], timeout=self.config.sink_timeout_seconds)
+                self._timeouts[index] = 0 if done else self._timeouts[index] + 1
+                if not done:
+                    task.cancel()
+                    logger.warning("sink %s is too slow for %s", type(sink).__name__, event.type)
 
 
 class Drive:
@@ -111,19 +132,8 @@ class Drive:
 
     async def _publish(self, events: Sequence[Event]) -> None:
         if self.services.sinks:
-            await finish(self._emit(events))
+            await finish(self.services.emit(events))
         await self._outbox.deliver(events)
-
-    async def _emit(self, events: Sequence[Event]) -> None:
-        for event in events:
-            if event.sequence is None:
-                continue
-            for sink in self.services.sinks:
-                task = asyncio.ensure_future(_emitted(sink, event))
-                done, _ = await asyncio.wait([task], timeout=self.services.config.sink_timeout_seconds)
-                if not done:
-                    task.cancel()
-                    logger.warning("sink %s is too slow for %s", type(sink).__name__, event.type)
 
     async def _main(self) -> None:
         try:
@@ -147,11 +157,9 @@ class Drive:
         except (SessionRunFenced, StoreError):
             await finish(self._drop_tools())
             raise
-        except CayuError:
-            raise
         except Exception as error:
             if hasattr(self, "log") and self.log.claimed:
-                await self._fail(error)
+                await finish(self._fail(error))
             raise
 
     async def _work(self) -> None:
@@ -180,6 +188,7 @@ class Drive:
             lead = [*drafts, planned.opening]
             if planned.asks:
                 paused = Draft(E.SESSION_INTERRUPTED, {"reason": "awaiting_human", "tool_round_id": planned.round.id})
+                self._warn_of_opaque_parts()
                 await self.log.commit([*lead, *planned.asks, paused], release=True, opened=planned.round)
                 reach("session.paused")
                 return False
@@ -191,6 +200,17 @@ class Drive:
         await self.log.commit([*drafts, Draft(E.SESSION_COMPLETED, {})], release=True)
         reach("session.closed")
         return False
+
+    def _warn_of_opaque_parts(self) -> None:
+        """Say, while there is time, that a rebuilt application will not be accepted."""
+        components = self.assembly.profile.components
+        opaque = [name for name, item in components.items() if item.strength is IdentityStrength.OPAQUE]
+        if opaque and self.services.store.durable_state_paths():
+            logger.warning(
+                "session %s pauses, and only this application object can go on with it: no identity declared for %s",
+                self.log.view.row.id,
+                ", ".join(opaque),
+            )
 
     async def _stop(self, reason: str) -> None:
         """End an interrupted session: results in time are kept, the round is closed unless an outcome is unknown."""

@@ -19,7 +19,6 @@ from cayu.runtime.admission import (
     stand,
 )
 from cayu.runtime.drive import Drive
-from cayu.runtime.ownership import describe
 from cayu.runtime.planning import refused
 from cayu.runtime.profiles import ExecutionProfilePolicy, admit_profile, refuse_unclean
 from cayu.runtime.rounds import lost
@@ -28,7 +27,7 @@ from cayu.sessions.projection import Draft
 from cayu.sessions.recovery import CallRecovery, RecoveryPlan, plan_recovery
 from cayu.sessions.requests import ResumeRequest, RunRequest
 from cayu.sessions.states import UNEXECUTED_WAITING
-from cayu.sessions.streams import StreamRow
+from cayu.sessions.streams import StreamRow, readable_owner
 from cayu.sessions.view import CallView, SessionView
 
 ACCOUNTING = 1
@@ -99,7 +98,7 @@ def enter_recovery(session_id: str) -> Enter:
             refuse_unknown(standing)
             raise SessionNotRunning(session_id=session_id, status=view.status)
         if standing.owned:
-            raise SessionRunning(session_id=session_id, owner=describe(standing.state.owner or ""))
+            raise SessionRunning(session_id=session_id, owner=readable_owner(standing.state.owner))
         assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
         await check_profile(drive, standing, assembly, "recovery")
         drive.attach(view, assembly, evicting=standing.evicting)

@@ -38,10 +38,18 @@ async def invoke(tool: Tool, ctx: ToolContext, args: dict[str, Any], max_bytes: 
         raise
     except BaseException as error:
         logger.exception("tool %s raised in session %s", tool.spec.name, ctx.session_id)
-        words = f"{type(error).__name__}: {error}"[:MAX_EXCEPTION_TEXT]
-        return Outcome(CallResult(content=str(normalise(words)), is_error=True), code="raised")
+        return Outcome(CallResult(content=_words(error), is_error=True), code="raised")
     reach("tool.returned")
     return Outcome(stored_result(given, tool.spec.max_terminal_payload_bytes or max_bytes))
+
+
+def _words(error: BaseException) -> str:
+    """Return an exception as the model reads it; one that cannot say what it is gives its name."""
+    name = type(error).__name__
+    try:
+        return str(normalise(f"{name}: {error}"[:MAX_EXCEPTION_TEXT]))
+    except Exception:  # noqa: BLE001 - whatever its own words do, the call has ended
+        return name
 
 
 def stored_result(given: object, max_bytes: int) -> CallResult:

@@ -84,11 +84,11 @@ class SessionLog:
     async def commit(self, drafts: Sequence[Draft], *, release: bool = False, opened: RoundView | None = None) -> None:
         """Make drafts durable in one transaction, then apply and publish them.
 
-        `opened` is the round that the drafts speak of when it is not in the view yet. Raises `SessionRunFenced` when
-        the session was taken over, `StreamConflict` when the first commit came too late, and the store's own errors.
+        `opened` is the round as the drafts leave it, when that is not what the view holds. Raises `SessionRunFenced`
+        when the session was taken over, `StreamConflict` when the first commit came too late, and the store's errors.
         """
-        changes = [(draft.type, draft.payload) for draft in drafts]
-        check_calls(self.view.open_round or opened, changes, self.view.row.id)
+        before, after = self.view.open_round or opened, opened or self.view.open_round
+        check_calls(before, [(draft.type, draft.payload) for draft in drafts], self.view.row.id)
         now = await self.store.now() if asks_human(drafts) else 0
         unit = Unit(
             stream=self.view.row.id,
@@ -97,7 +97,7 @@ class SessionLog:
             records=tuple(Record(draft.type, dumps(draft.payload)) for draft in drafts),
             create=self.create if self.lease.epoch is None else None,
             add=counters(drafts),
-            items=items(drafts, opened or self.view.open_round, self.view.row.agent_name, now),
+            items=items(drafts, after, self.view.row.agent_name, now),
             release=release,
             lease_seconds=self.config.lease_seconds,
         )
@@ -220,7 +220,7 @@ class SessionLog:
             except SessionRunFenced:
                 self._notice_interrupt()
                 return
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001 - whatever a store raises, the next renewal is tried
                 logger.warning("renewal of session %s failed: %s", self.view.row.id, type(error).__name__)
                 continue
             self.lease.written_at = max(self.lease.written_at, begun)

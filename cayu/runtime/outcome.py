@@ -97,6 +97,8 @@ def _started(app: CayuApp, request: Request) -> AsyncGenerator[Event, None]:
             return app.resolve_tool_approval(request)
         case UserInputResponse():
             return app.resolve_user_input(request)
+        case _:
+            raise InvalidInput(f"{type(request).__name__} does not run a session.")
 
 
 def _call(round_id: str, call: CallView) -> ToolCallOutcome:

@@ -10,14 +10,16 @@ from pathlib import Path
 
 _LIVE: set[str] = set()
 """Claims held by this process at this moment."""
+_PARTS = 6
 _START_FIELD = 19
 """Where the start time stands in /proc/PID/stat, counted from the field after the command's name."""
 
 
 @cache
-def _here() -> str:
-    """Name this machine's boot and process namespace, within which process ids mean something."""
-    return f"{platform.node()}/{_read('/proc/sys/kernel/random/boot_id')}/{_link('/proc/self/ns/pid')}"
+def _here() -> tuple[str, str, str]:
+    """Name this machine, its boot, and the namespace within which process ids mean something."""
+    machine = f"{platform.node()}/{_read('/etc/machine-id')}"
+    return machine, _read("/proc/sys/kernel/random/boot_id"), _link("/proc/self/ns/pid")
 
 
 def _read(path: str) -> str:
@@ -41,9 +43,10 @@ def _start_of(pid: int) -> str:
 
 
 def new_owner() -> str:
-    """Return an owner id for one claim: host, boot, process, process start, and a token of its own."""
+    """Return an owner id for one claim: readable first, then machine, boot, namespace, process start and a token."""
     pid = os.getpid()
-    owner = f"{_here()}|{pid}|{_start_of(pid)}|{secrets.token_hex(6)}"
+    places = "|".join((*_here(), str(pid), _start_of(pid), secrets.token_hex(6)))
+    owner = f"process {pid} on {platform.node()} [{places}]"
     _LIVE.add(owner)
     return owner
 
@@ -54,14 +57,21 @@ def forget(owner: str) -> None:
 
 
 def is_gone(owner: str) -> bool:
-    """True when the owner ran on this machine and its process, or its claim within this process, is no more."""
-    try:
-        here, pid_text, start, _ = owner.split("|")
-    except ValueError:
-        return False  # written by another kind of owner, of which nothing is known here
-    if here != _here():
-        host, boot = here.split("/")[:2]
-        return host == platform.node() and boot != "-" and boot != _here().split("/")[1]
+    """True when the owner ran on this machine and its process, or its claim within this process, is no more.
+
+    False for an owner of which nothing is known here: then the lease has to run out.
+    """
+    parts = owner.partition(" [")[2].rstrip("]").split("|")
+    if len(parts) != _PARTS:
+        return False
+    machine, boot, namespace, pid_text, start, _ = parts
+    here_machine, here_boot, here_namespace = _here()
+    if machine != here_machine or machine.endswith("/-") or "-" in (boot, here_boot):
+        return False
+    if boot != here_boot:
+        return True
+    if namespace != here_namespace:
+        return False
     pid = int(pid_text)
     if pid == os.getpid() and start == _start_of(pid):
         return owner not in _LIVE
@@ -76,9 +86,3 @@ def _runs(pid: int) -> bool:
     except PermissionError:
         return True
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].strip()[:1] != "Z"
-
-
-def describe(owner: str) -> str:
-    """Return an owner as people read it."""
-    here, _, rest = owner.partition("|")
-    return f"process {rest.partition('|')[0] or 'unknown'} on {here.split('/')[0]}"

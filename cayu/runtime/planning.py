@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from cayu.canonical import normalise
 from cayu.clock import MICROSECOND
 from cayu.effects import ToolEffect
 from cayu.events import EventType as E
@@ -17,6 +19,7 @@ from cayu.sessions.projection import Draft
 from cayu.sessions.records import Session
 from cayu.sessions.texts import UNEXECUTED
 from cayu.sessions.view import CallView, RoundView, SessionView, arguments_digest
+from cayu.shielding import is_cancelling
 from cayu.tools.policy import ToolPolicyDecision, ToolPolicyRequest, ToolPolicyResult
 from cayu.tools.questions import AskUserTool, question_of
 
@@ -34,7 +37,6 @@ class PlannedRound:
     round: RoundView
     asks: tuple[Draft, ...] = ()
     """What waits for a human; empty when the round may be dispatched."""
-    questions: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 async def plan_round(
@@ -44,18 +46,17 @@ async def plan_round(
     step = view.model_steps + 1
     round_id = f"{view.row.instance_id}.r{step}"
     entries: list[dict[str, Any]] = []
-    waits: dict[str, ToolPolicyResult | None] = {}
+    waits: dict[str, ToolPolicyResult] = {}
     for index, part in enumerate(message.tool_calls, 1):
         entry = _entry(assembly, f"{round_id}.c{index:03d}", part)
-        if entry["verdict"] == ALLOW:
+        if entry["verdict"] in (ALLOW, QUESTION):
             call = round_of({"tool_round_id": round_id, "step": step, "calls": [entry]}, _only(part)).calls[0]
             answer = await authorize(assembly, session, call, round_id)
-            entry["verdict"], reason = _verdict(answer)
-            entry |= {"reason": reason} if reason else {}
-            if entry["verdict"] == APPROVAL:
+            verdict, reason = _verdict(answer)
+            asked = entry["verdict"] == QUESTION and verdict != "policy_denied"
+            entry |= {"verdict": QUESTION if asked else verdict} | ({"reason": reason} if reason else {})
+            if asked or verdict == APPROVAL:
                 waits[entry["tool_call_id"]] = answer
-        elif entry["verdict"] == QUESTION:
-            waits[entry["tool_call_id"]] = None
         entries.append(entry)
     payload = {"tool_round_id": round_id, "step": step, "calls": entries}
     planned = round_of(payload, message)
@@ -104,6 +105,10 @@ async def authorize(assembly: Assembly, session: Session, call: CallView, round_
     try:
         answer: object = assembly.policy.authorize(request)
         answer = await answer if inspect.isawaitable(answer) else answer
+    except asyncio.CancelledError:
+        if is_cancelling():
+            raise
+        answer = None
     except Exception:
         logger.exception("the tool policy raised on %s in session %s", call.name, session.id)
         answer = None
@@ -122,17 +127,17 @@ def _verdict(answer: ToolPolicyResult) -> tuple[str, str | None]:
             return "policy_denied", answer.reason
 
 
-def _ask(assembly: Assembly, call: CallView, answer: ToolPolicyResult | None, now: int) -> Draft:
+def _ask(assembly: Assembly, call: CallView, answer: ToolPolicyResult, now: int) -> Draft:
     tool = assembly.tools[call.name]
     payload: dict[str, Any] = {"tool_call_id": call.id, "tool_name": call.name, "digest": call.digest}
     if isinstance(tool, AskUserTool):
         seconds = tool.expires_in_seconds
         payload |= {"input_id": call.input_id, "question": question_of(call.arguments)}
     else:
-        seconds = answer.approval_expires_in_seconds if answer else None
+        seconds = answer.approval_expires_in_seconds
         payload |= {"approval_id": call.approval_id}
-        if answer is not None and answer.reason:
-            payload["reason"] = answer.reason
+        payload |= {"reason": answer.reason} if answer.reason else {}
+        payload |= {"policy_metadata": normalise(answer.metadata)} if answer.metadata else {}
     if seconds is not None:
         payload["expires_at"] = now + round(seconds * MICROSECOND)
     kind = E.SESSION_AWAITING_USER_INPUT if isinstance(tool, AskUserTool) else E.TOOL_APPROVAL_REQUESTED

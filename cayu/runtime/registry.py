@@ -70,6 +70,10 @@ class Registry:
 
     def add_agent(self, spec: AgentSpec, tools: Sequence[Tool], policy: ToolPolicy | None) -> None:
         """Register an agent with its tools and its policy; without a policy every call is allowed."""
+        if not isinstance(spec, AgentSpec):
+            raise InvalidInput(f"{type(spec).__name__} is not an AgentSpec.")
+        if policy is not None and not isinstance(policy, ToolPolicy):
+            raise InvalidInput(f"The tool policy is {policy!r:.80}, not an instance of a ToolPolicy.")
         _refuse_double("agent", spec.name, self._agents)
         listed = tuple(tools)
         check_tools(listed)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from cayu.canonical import dumps, loads
 from cayu.crashpoints import reach
 from cayu.effects import ToolEffect, idempotency_key
 from cayu.events import EventType as E
@@ -41,6 +42,8 @@ class RoundRunner:
         self._running: dict[asyncio.Task[Outcome], str] = {}
         self._refusals: dict[str, tuple[str, str | None]] = {}
         self._launch_next: list[str] = []
+        self._undispatched: set[str] = set()
+        """Calls whose first attempt is durable and has not been launched by this runner."""
         self._finished: dict[str, Draft] = {}
         """Results that the next commit makes durable, by call id."""
 
@@ -54,8 +57,8 @@ class RoundRunner:
         """
         self._waiting = deque(call.id for call in calls)
         starts = await self._starts(opened, reauthorize=not fresh)
-        if not starts and not self._waiting:
-            await self._close(list(lead), opened)
+        if not self._launch_next:
+            await self._close([*lead, *starts], opened)
             return False
         await self._log.commit([*lead, *starts], opened=opened)
         reach(point)
@@ -70,14 +73,14 @@ class RoundRunner:
                 call = self._round.call(self._running.pop(task))
                 staged = self._finished[call.id] = _stage(call, _outcome(task))
                 starts = await self._starts(self._round, reauthorize=True)
-                if starts or self._running or self._waiting:
+                if self._launch_next or self._running:
                     await self._log.commit([staged, *starts])
                     del self._finished[call.id]
                     reach("result.staged")
                     await self._launch()
                 else:
                     reach("round.closing")
-                    await self._close([staged], self._round)
+                    await self._close([staged, *starts], self._round)
 
     async def stop(self) -> list[Draft]:
         """Cancel what runs, wait for results within the grace, and return what is to be written of each call.
@@ -96,10 +99,21 @@ class RoundRunner:
         drafts = []
         for call in opened.calls:
             if call.state == CallState.STARTED:
-                drafts.append(self._finished.get(call.id) or _stopped(call, dispatched.get(call.id)))
+                drafts.append(self._finished.get(call.id) or self._stopped(call, dispatched.get(call.id)))
             elif call.state in UNEXECUTED_WAITING and call.verdict not in UNEXECUTED:
                 self._refusals.setdefault(call.id, ("interrupted", None))
         return drafts
+
+    def _stopped(self, call: CallView, task: asyncio.Task[Outcome] | None) -> Draft:
+        """Return what is written of a call that the interruption met; one that may have acted is never "not run"."""
+        if task is None and call.id in self._undispatched:
+            text = unexecuted("interrupted")
+            return _stage(call, Outcome(CallResult(content=text, is_error=True), code="interrupted"))
+        if task is not None and task.done() and not task.cancelled():
+            return _stage(call, _outcome(task))
+        if task is not None:
+            task.add_done_callback(_forget)
+        return lost(call)
 
     def refuse(self, call_ids: Iterable[str], code: str) -> None:
         """Note that calls close unexecuted, for the reason that `code` names."""
@@ -142,10 +156,12 @@ class RoundRunner:
                 break
             self._waiting.popleft()
             if reauthorize and not await self._still_allowed(opened, call):
+                drafts += [lost(call)] if call.attempt else []
                 continue
             chosen.append(call)
             drafts += self._start(opened, call)
         self._launch_next = [call.id for call in chosen]
+        self._undispatched.update(call.id for call in chosen if call.attempt == 0)
         return drafts
 
     async def _still_allowed(self, opened: RoundView, call: CallView) -> bool:
@@ -178,7 +194,9 @@ class RoundRunner:
             self._log.check_lease()
             call = self._round.call(call_id)
             tool = self._assembly.tools[call.name]
-            work = invoke(tool, self._context(call), dict(call.arguments), self._config.max_result_bytes)
+            arguments = loads(dumps(call.arguments))  # the tool's own, to do with as it likes
+            work = invoke(tool, self._context(call), arguments, self._config.max_result_bytes)
+            self._undispatched.discard(call_id)
             self._running[asyncio.create_task(work, name=f"tool {call.id}")] = call_id
 
     def _context(self, call: CallView) -> ToolContext:
@@ -191,7 +209,7 @@ class RoundRunner:
             idempotency_key=idempotency_key(row.instance_id, self._round.id, call.id),
             knowledge_store=environment.knowledge_store if environment else None,
             knowledge_access_scope=environment.knowledge_access_scope if environment else None,
-            metadata=dict(row.metadata or {}),
+            metadata={**(row.metadata or {}), **self._log.view.run.metadata},
         )
 
     def _end(self, call: CallView, staged: Draft | None) -> Draft:
@@ -215,7 +233,10 @@ _BLOCKED = frozenset({"policy_denied", "approval_denied", "approval_expired", "i
 def _outcome(task: asyncio.Task[Outcome]) -> Outcome:
     if task.cancelled():
         return Outcome(CallResult(content="The tool cancelled itself.", is_error=True), code="raised")
-    return task.result()
+    error = task.exception()
+    if error is None:
+        return task.result()
+    return Outcome(CallResult(content=f"The tool failed: {type(error).__name__}.", is_error=True), code="raised")
 
 
 def _stage(call: CallView, outcome: Outcome) -> Draft:
@@ -239,16 +260,6 @@ def lost(call: CallView) -> Draft:
     return Draft(
         E.EFFECT_OUTCOME_UNKNOWN, {"tool_call_id": call.id, "tool_name": call.name, "effect": str(call.effect)}
     )
-
-
-def _stopped(call: CallView, task: asyncio.Task[Outcome] | None) -> Draft:
-    if task is None:
-        text = unexecuted("interrupted")
-        return _stage(call, Outcome(CallResult(content=text, is_error=True), code="interrupted"))
-    if task.done() and not task.cancelled() and task.exception() is None:
-        return _stage(call, task.result())
-    task.add_done_callback(_forget)
-    return lost(call)
 
 
 def _forget(task: asyncio.Task[Outcome]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from cayu.canonical import normalise
+from cayu.canonical import MAX_STORED_INTEGER, normalise
 from cayu.errors import NotJson, ProviderError
 from cayu.events import EventType as E
 from cayu.messages import Message, Part, TextPart, ThinkingPart, ToolCallPart
@@ -17,6 +18,7 @@ from cayu.providers.base import ModelRequest, ModelStreamEvent
 from cayu.runtime.log import SessionLog
 from cayu.runtime.registry import Assembly
 from cayu.sessions.projection import Draft
+from cayu.shielding import is_cancelling
 
 logger = logging.getLogger("cayu.runtime")
 
@@ -66,6 +68,10 @@ async def ask_model(log: SessionLog, assembly: Assembly) -> tuple[Message, list[
         message = answer.message()
     except ProviderError:
         raise
+    except asyncio.CancelledError:
+        if is_cancelling():
+            raise
+        raise ProviderError("The provider cancelled its own stream.", code="CancelledError") from None
     except NotJson as error:
         raise ProviderError("The provider sent values outside the JSON domain.", code="not_json") from error
     except Exception as error:
@@ -73,8 +79,15 @@ async def ask_model(log: SessionLog, assembly: Assembly) -> tuple[Message, list[
         raise ProviderError(code=type(error).__name__) from error
     if answer.completed is None:
         raise ProviderError("The provider's stream ended without a completed event.", code="stream_ended")
-    completed = {"message": message.model_dump(mode="json", exclude_defaults=False), **answer.completed}
+    completed = {"message": message.model_dump(mode="json"), **answer.completed}
     return message, [started, Draft(E.MODEL_COMPLETED, completed)]
+
+
+def _usage(reported: Any) -> dict[str, int]:
+    """Return the counts that are counts; whatever else a provider reports is its own business."""
+    found = reported if isinstance(reported, dict) else {}
+    counts = {name: found.get(name) for name in ("input_tokens", "output_tokens")}
+    return {name: n for name, n in counts.items() if type(n) is int and 0 <= n <= MAX_STORED_INTEGER}
 
 
 def failure(error: ProviderError) -> list[Draft]:
@@ -114,7 +127,7 @@ async def _take(log: SessionLog, answer: Answer, event: ModelStreamEvent) -> Non
             name, identity = str(normalise(event.name)), str(normalise(event.id))
             answer.calls.append(ModelStreamEvent.tool_call(name, arguments, identity))
         case "completed":
-            usage = {name: int(count) for name, count in (event.payload.get("usage") or {}).items()}
-            answer.completed = {"finish_reason": str(normalise(event.payload.get("finish_reason"))), "usage": usage}
+            reason = str(normalise(event.payload.get("finish_reason") or "stop"))
+            answer.completed = {"finish_reason": reason, "usage": _usage(event.payload.get("usage"))}
         case "error":
             raise ProviderError(code=str(event.payload.get("code", "error")))

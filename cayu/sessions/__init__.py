@@ -2,7 +2,6 @@
 
 from cayu.sessions.fold import apply, fold
 from cayu.sessions.records import PendingAction, PendingActionPage, PendingActionQuery, Session, session_record
-from cayu.sessions.recovery import CallRecovery, RecoveryPlan, plan_recovery
 from cayu.sessions.requests import (
     InterruptSessionRequest,
     ResolutionActor,
@@ -17,14 +16,12 @@ from cayu.sessions.streams import SessionStore
 from cayu.sessions.view import CallView, RoundView, SessionView
 
 __all__ = [
-    "CallRecovery",
     "CallState",
     "CallView",
     "InterruptSessionRequest",
     "PendingAction",
     "PendingActionPage",
     "PendingActionQuery",
-    "RecoveryPlan",
     "ResolutionActor",
     "ResumeRequest",
     "RoundState",
@@ -39,6 +36,5 @@ __all__ = [
     "UserInputResponse",
     "apply",
     "fold",
-    "plan_recovery",
     "session_record",
 ]

@@ -87,7 +87,7 @@ def _resumed(view: SessionView, payload: Payload, at: int) -> None:
 
 
 def _begin_run(view: SessionView, payload: Payload) -> None:
-    view.run = RunView(id=payload["run_id"], max_steps=payload["max_steps"])
+    view.run = RunView(payload["run_id"], payload["max_steps"], metadata=payload.get("metadata", {}))
     messages = [Message.model_validate(message) for message in payload["messages"]]
     (view.queued if view.open_round else view.transcript).extend(messages)
 
@@ -201,7 +201,7 @@ def _approved(call: CallView, payload: Payload, at: int) -> None:
     if payload.get("arguments") is not None:
         call.arguments, call.edited = payload["arguments"], True
     call.digest = payload["digest"]
-    call.reason = None
+    call.reason = payload.get("reason")
 
 
 def _refused(call: CallView, payload: Payload, at: int) -> None:
@@ -238,11 +238,17 @@ def _decide(view: SessionView, type: str, payload: Payload, at: int, sequence: i
         action_id=payload["action"],
         decision=_DECISIONS[type],
         digest=payload.get("decided_digest", ""),
-        by=(payload.get("resolved_by") or {}).get("subject", "an unnamed reviewer"),
+        by=_decider(type, payload),
         at=at,
         tool_call_id=payload["tool_call_id"],
         sequence=sequence,
     )
+
+
+def _decider(type: str, payload: Payload) -> str:
+    if type == E.TOOL_APPROVAL_EXPIRED:
+        return "the deadline"
+    return str((payload.get("resolved_by") or {}).get("subject", "an unnamed reviewer"))
 
 
 _DECISIONS: dict[str, str] = {

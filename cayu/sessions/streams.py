@@ -22,6 +22,7 @@ from cayu.errors import (
     SessionRunning,
     StreamConflict,
 )
+from cayu.events import EventType
 from cayu.sessions.states import SESSION, SessionStatus
 
 T = TypeVar("T")
@@ -261,15 +262,23 @@ def _fenced(state: StreamState, unit: Unit, now: int) -> StreamState:
     if unit.expected_version is not None and state.version != unit.expected_version:
         raise StreamConflict(stream=unit.stream, expected=unit.expected_version, actual=state.version)
     if fence is None:
+        beside = unit.items or unit.add or unit.create or unit.release
+        if beside or any(record.type != EventType.SESSION_INTERRUPT_REQUESTED for record in unit.records):
+            raise SessionRunFenced(session_id=unit.stream)
         return state
     epoch = state.epoch
     if isinstance(fence, Take):
         if is_owned(state, now) and state.owner != fence.evicting:
-            raise SessionRunning(session_id=unit.stream, owner=state.owner)
+            raise SessionRunning(session_id=unit.stream, owner=readable_owner(state.owner))
         epoch += 1
     if unit.release:
         return replace(state, epoch=epoch, owner=None, lease_expires_at=None)
     return replace(state, epoch=epoch, owner=fence.owner, lease_expires_at=lease_end(now, unit.lease_seconds))
+
+
+def readable_owner(owner: str | None) -> str:
+    """Return the part of an owner id that is meant for people."""
+    return (owner or "nobody").partition(" [")[0]
 
 
 def is_owned(state: StreamState, now: int) -> bool:
@@ -305,7 +314,11 @@ class SessionStore(ABC):
 
     @abstractmethod
     async def append(self, unit: Unit) -> tuple[StreamState, int]:
-        """Write one unit as `decide_append` decides; return the new state and the time given to its records."""
+        """Write one unit as `decide_append` decides; return the new state and the time given to its records.
+
+        A caller that is cancelled meanwhile gets the result all the same, and its cancellation at the next suspension
+        (`cayu.shielding.finish` does that): whoever writes always learns what the write has become.
+        """
 
     @abstractmethod
     async def renew(self, stream: str, held: Held, lease_seconds: float = LEASE_SECONDS) -> StreamState:

@@ -136,6 +136,8 @@ class RunView:
     id: str
     max_steps: int
     steps: int = 0
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """What the request of this run brought; tools see it beside the session's."""
 
 
 @dataclass(slots=True)

@@ -199,6 +199,10 @@ async def check_interrupt_request(open_store: Open) -> None:
         asked, _ = await store.append(Unit("s", None, None, (REQUESTED,)))
         assert (asked.status, asked.version, asked.owner, asked.epoch) == ("interrupting", 2, "me", state.epoch)
         await _refused(store.append(Unit("s", 1, Held(state.epoch, "me"), (WORK,))), StreamConflict)
+        resumed = Record(E.SESSION_RESUMED, b"{}")
+        await _refused(store.append(Unit("s", None, None, (resumed,))), SessionRunFenced)
+        await _refused(store.append(Unit("s", None, None, (REQUESTED,), add={"pending": 1})), SessionRunFenced)
+        await _unchanged(store, "s", asked)
         await store.append(Unit("s", 2, Held(state.epoch, "me"), (WORK,)))
 
 
@@ -276,13 +280,18 @@ async def check_documents(open_store: Open) -> None:
 
 
 async def check_cancellation(open_store: Open) -> None:
-    """A cancelled write is whole or absent, and leaves nothing open behind it."""
+    """A cancelled write is whole or absent, its writer learns which, and nothing is left open behind it."""
     async with _opened(open_store) as store:
         state = await _create(store)
         held = Held(state.epoch, "me")
         version = 1
         for _ in range(40):
-            task = asyncio.ensure_future(store.append(Unit("s", version, held, (WORK, WORK))))
+            learnt: list[StreamState] = []
+
+            async def write(unit: Unit, learnt: list[StreamState] = learnt) -> None:
+                learnt.append((await store.append(unit))[0])
+
+            task = asyncio.ensure_future(write(Unit("s", version, held, (WORK, WORK))))
             await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
@@ -290,6 +299,7 @@ async def check_cancellation(open_store: Open) -> None:
             assert after is not None
             assert after.head.state.version in (version, version + 2)
             assert len(after.records) == after.head.state.version
+            assert bool(learnt) == (after.head.state.version > version), "a write was made and its writer not told"
             version = after.head.state.version
         await store.append(Unit("s", version, held, (WORK,)))
 

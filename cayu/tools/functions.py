@@ -14,6 +14,7 @@ from cayu.canonical import dumps, normalise
 from cayu.effects import ToolEffect
 from cayu.errors import InvalidInput
 from cayu.identity import ExecutionProfileBehaviorIdentity
+from cayu.shielding import outlast
 from cayu.tools.spec import Tool, ToolContext, ToolResult, ToolSpec
 
 
@@ -35,7 +36,8 @@ class FunctionTool(Tool):
         if inspect.iscoroutinefunction(self._function):
             value = await self._function(**values)
         else:
-            value = await asyncio.to_thread(self._function, **values)
+            # A thread cannot be stopped: an interruption waits for its result, as long as the runtime's grace allows.
+            value = await outlast(asyncio.to_thread(self._function, **values))
         return as_result(value)
 
 

@@ -47,5 +47,5 @@ def question_of(arguments: dict[str, Any]) -> dict[str, Any]:
     return {
         "question": arguments["question"],
         "options": options,
-        "allow_other": arguments.get("allow_other", not options),
+        "allow_other": arguments.get("allow_other", False) or not options,
     }

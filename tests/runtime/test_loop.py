@@ -44,6 +44,7 @@ from cayu.knowledge import KnowledgeAccessScope, KnowledgeEntry
 from cayu.observability.sinks import EventSink, InMemoryEventSink
 from cayu.providers.base import ModelProvider, ModelRequest, ModelStreamEvent
 from cayu.providers.scripted import ScriptedModelProvider
+from cayu.runtime.drive import MOST_TIMEOUTS
 from cayu.sessions import SessionStatus
 from cayu.sessions.streams import HeadQuery, Unit
 from cayu.storage import InMemoryKnowledgeStore, InMemorySessionStore, SQLiteSessionStore
@@ -183,7 +184,6 @@ PROVIDER_FAULTS: dict[str, tuple[ModelStreamEvent | BaseException, ...]] = {
     "nothing at all": (),
     "arguments with NaN": (ModelStreamEvent.tool_call("t", {"x": float("nan")}), ModelStreamEvent.completed()),
     "arguments that are no object": (ModelStreamEvent.tool_call("t", NO_OBJECT), ModelStreamEvent.completed()),
-    "usage that is no number": (ModelStreamEvent.text_delta("x"), completed_with(usage={"input_tokens": SECRET})),
     "a reason outside JSON": (ModelStreamEvent.text_delta("x"), completed_with(finish_reason=object())),
 }
 
@@ -461,7 +461,7 @@ async def test_a_sink_that_fails_or_is_slow_never_fails_a_run(error: BaseExcepti
     events = await play(app.run(new_run()))
     assert types_of(events)[-1] == E.SESSION_COMPLETED
     assert [event.type for event in good.events] == types_of(events)
-    assert bad.seen == len(good.events)
+    assert bad.seen == (len(good.events) if error is not None else MOST_TIMEOUTS)
 
 
 async def test_a_store_that_fails_for_good_ends_the_run_with_its_error() -> None:

@@ -308,11 +308,16 @@ def test_a_claim_of_this_process_lives_until_it_is_forgotten() -> None:
 
 
 def test_owners_elsewhere_cannot_be_known_to_be_gone_but_those_of_an_earlier_boot_are() -> None:
-    here, pid, start, token = ownership.new_owner().split("|")
-    host, boot, space = here.split("/", 2)
-    assert not ownership.is_gone(f"elsewhere/{boot}/{space}|{pid}|{start}|{token}")
-    assert not ownership.is_gone(f"{host}/{boot}/pid:[1]|{pid}|{start}|{token}")
-    assert ownership.is_gone(f"{host}/an-earlier-boot/{space}|{pid}|{start}|{token}")
+    machine, boot, space, pid, start, token = ownership.new_owner().partition(" [")[2].rstrip("]").split("|")
+
+    def gone(*places: str) -> bool:
+        return ownership.is_gone(f"somebody [{'|'.join((*places, pid, start, token))}]")
+
+    assert not gone("elsewhere/0123", boot, space)
+    assert not gone(f"{machine.partition('/')[0]}/another-machine-of-that-name", boot, space)
+    assert not gone(machine, boot, "pid:[1]")
+    assert gone(machine, "an-earlier-boot", space) is not machine.endswith("/-")
+    assert not ownership.is_gone("written by something else")
 
 
 async def test_a_session_of_an_owner_that_is_gone_is_taken_over_at_once() -> None:

@@ -7,8 +7,9 @@ import itertools
 import pytest
 
 from cayu.effects import ToolEffect
-from cayu.sessions import CallRecovery, CallState, CallView, RoundState, RoundView, SessionStatus, SessionView
-from cayu.sessions import plan_recovery as plan
+from cayu.sessions import CallState, CallView, RoundState, RoundView, SessionStatus, SessionView
+from cayu.sessions.recovery import CallRecovery
+from cayu.sessions.recovery import plan_recovery as plan
 from cayu.sessions.streams import StreamRow
 
 ROW = StreamRow(id="s", instance_id="i", agent_name="a", provider_name="p", model="m")

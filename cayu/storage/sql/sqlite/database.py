@@ -280,12 +280,12 @@ class _typed_errors:  # noqa: N801 - reads as the statement it is
         """Nothing to prepare."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode"):
             raise _translated(error, self._path) from error
 
 
 def _translated(error: sqlite3.Error, path: str) -> StoreError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    code = error.sqlite_errorcode & 0xFF
     match code:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StoreBusy(path=path)

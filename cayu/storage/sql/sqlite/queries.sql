@@ -86,6 +86,13 @@ WHERE (:id IS NULL OR s.id = :id)
   AND (:kinds IS NULL OR i.kind IN (SELECT value FROM json_each(:kinds)))
   AND (:state IS NULL OR i.state = :state);
 
+-- name: count_pending_items
+SELECT count(*)
+FROM items AS i JOIN streams AS s ON s.key = i.stream
+WHERE i.state = 'pending'
+  AND (:id IS NULL OR s.id = :id)
+  AND (:kinds IS NULL OR i.kind IN (SELECT value FROM json_each(:kinds)));
+
 -- name: document
 SELECT body FROM documents WHERE collection = ? AND id = ?;
 

@@ -202,7 +202,7 @@ def _items(raw: sqlite3.Connection, query: ItemQuery) -> Page[StoredItem]:
         "state": query.state,
     }
     name = "pending_items" if query.state == "pending" else "items"
-    total = raw.execute(QUERIES["count_items"], wanted).fetchone()[0]
+    total = raw.execute(QUERIES[f"count_{name}"], wanted).fetchone()[0]
     place = {"stream": stream, "kind": kind, "key": key, "limit": query.limit + 1}
     found = raw.execute(QUERIES[name], {**wanted, **place}).fetchall()
     listed = [StoredItem(row[1], Item(*row[2:])) for row in found[: query.limit]]

@@ -1,0 +1,74 @@
+"""The frames of a lab: one method each, all with the same arguments."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from cayu.notebook import frames
+from cayu.notebook.frames import Ask, Data, Progress
+from cayu.notebook.problems import Problems
+from cayu.notebook.schemas import columns_of
+from cayu.sessions.streams import SessionStore
+
+Conditions = Mapping[str, Any] | None
+Gather = Callable[[SessionStore, Ask], Coroutine[Any, Any, Data]]
+
+
+class Frames(ABC):
+    """What a lab shows as DataFrames.
+
+    Every frame takes `where` (column, or column with a comparison -> value), `columns`, `limit` and `progress`, has its
+    fixed schema also when it is empty, and says in `attrs["cayu"]` whether it was cut. Raises `InvalidInput` for
+    columns that do not exist and values that do not fit.
+    """
+
+    problems: Problems
+
+    @abstractmethod
+    def _gathered(self, gather: Gather, ask: Ask) -> Data:
+        """Run one gathering over the store and return its columns."""
+
+    def sessions_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per session, newest first. See `cayu.notebook.schema("sessions_df")`."""
+        return self._frame("sessions_df", frames.sessions_data, where, **ask)
+
+    def events_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per stored event. See `cayu.notebook.schema("events_df")`."""
+        return self._frame("events_df", frames.events_data, where, **ask)
+
+    def messages_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per part of the conversations. See `cayu.notebook.schema("messages_df")`."""
+        return self._frame("messages_df", frames.messages_data, where, **ask)
+
+    def calls_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per tool call. See `cayu.notebook.schema("calls_df")`."""
+        return self._frame("calls_df", frames.calls_data, where, **ask)
+
+    def approvals_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per approval or question, decided or pending. See `cayu.notebook.schema("approvals_df")`."""
+        return self._frame("approvals_df", frames.approvals_data, where, **ask)
+
+    def errors_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return what was caught in callbacks and background work, and count it as read."""
+        asked = Ask("errors_df", where or {}, **ask)
+        asked.wanted()
+        shown = self.problems.read()
+        names = [column.name for column in columns_of("errors_df")]
+        return frames.finished(asked, {name: [getattr(problem, name) for problem in shown] for name in names})
+
+    def _frame(
+        self,
+        name: str,
+        gather: Gather,
+        where: Conditions,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        progress: Progress | None = None,
+    ) -> pd.DataFrame:
+        ask = Ask(name, where or {}, columns, limit, progress)
+        ask.wanted()
+        return frames.finished(ask, self._gathered(gather, ask))
