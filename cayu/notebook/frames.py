@@ -14,19 +14,22 @@ from itertools import groupby
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from cayu.canonical import dumps, loads
 from cayu.errors import InvalidInput
 from cayu.notebook.schemas import FLAG, SET, TEXT, TIME, Column, columns_of
 from cayu.sessions.fold import fold
-from cayu.sessions.streams import HeadQuery, RecordQuery, SessionStore, StoredRecord, StreamHead
+from cayu.sessions.streams import HeadQuery, RecordQuery, SessionStore, StoredRecord
 from cayu.sessions.view import CallView, RoundView, SessionView
 
 EVERYTHING = 1 << 40
 Progress = Callable[[int, int], None]
 """progress(done, total) in sessions."""
 Data = Mapping[str, Sequence[Any]]
+Conditions = Mapping[str, Any] | None
+"""Column, or column with a comparison -> value."""
 
 _CONDITION = re.compile(r"^\s*(\w+)\s*(>=|<=|>|<|==|!=|in)?\s*$")
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -119,33 +122,41 @@ def _fitting(key: str, value: Any, dtype: str) -> Any:
             moment = pd.Timestamp(value)
         except (TypeError, ValueError):
             raise InvalidInput(f"{key!r} takes a time.") from None
+        if value is None or isinstance(value, Real) or str(moment) == "NaT":
+            raise InvalidInput(f"{key!r} takes a time: a datetime, or its text.")
         return moment.tz_localize("UTC") if moment.tzinfo is None else moment
-    expected, words = {TEXT: (str, "text"), SET: (str, "text"), FLAG: (bool, "True or False")}.get(dtype, _NUMBER)
+    expected, words = _EXPECTED.get(dtype, (Real, "a number"))
     if not isinstance(value, expected) or (isinstance(value, bool) and dtype != FLAG):
         raise InvalidInput(f"{key!r} takes {words}.")
     return value
 
 
-_NUMBER: tuple[type, str] = (Real, "a number")
+_EXPECTED: dict[str, tuple[Any, str]] = {
+    TEXT: (str, "text"),
+    SET: (str, "text"),
+    FLAG: (bool | np.bool_, "True or False"),
+}
+
+
+_SESSION_PATHS = {
+    "session_id": "row.id",
+    **{name: f"row.{name}" for name in ("title", "agent_name", "model", "provider_name", "environment_name")},
+    "instance_id": "row.instance_id",
+    **{name: f"state.{name}" for name in ("status", "pending", "model_steps", "tool_calls", "input_tokens")},
+    **{name: f"state.{name}" for name in ("output_tokens", "created_at", "updated_at")},
+    "events": "state.version",
+    "run_epoch": "state.epoch",
+}
+"""Column -> where it stands in a stream's head."""
+_SESSION_VALUES = operator.attrgetter(*_SESSION_PATHS.values())
 
 
 async def sessions_data(store: SessionStore, ask: Ask) -> Data:
     """Gather `sessions_df`, newest session first."""
     page = await store.heads(HeadQuery(session_id=ask.session_id, limit=EVERYTHING))
-    heads: Sequence[StreamHead] = page.rows
-    row_names = ("title", "agent_name", "model", "provider_name", "environment_name", "instance_id")
-    state_names = ("pending", "status", "model_steps", "tool_calls", "input_tokens", "output_tokens")
-    data: dict[str, list[Any]] = {"session_id": [head.row.id for head in heads]}
-    data |= {name: [getattr(head.row, name) for head in heads] for name in row_names}
-    data |= {
-        name: [str(getattr(head.state, name)) if name == "status" else getattr(head.state, name) for head in heads]
-        for name in state_names
-    }
-    data["events"] = [head.state.version for head in heads]
-    data["run_epoch"] = [head.state.epoch for head in heads]
-    data["created_at"] = [head.state.created_at for head in heads]
-    data["updated_at"] = [head.state.updated_at for head in heads]
-    _tell(ask, len(heads))
+    found = list(zip(*map(_SESSION_VALUES, page.rows), strict=True)) or [()] * len(_SESSION_PATHS)
+    data = dict(zip(_SESSION_PATHS, found, strict=True))
+    _tell(ask, len(page.rows))
     return data
 
 
@@ -176,8 +187,16 @@ async def events_data(store: SessionStore, ask: Ask) -> Data:
     if decoded:
         bodies = [loads(record.body) for _, record in found]
         data |= {name: [body.get(name) for body in bodies] for name in decoded}
+        if "tool_round_id" in decoded:
+            data["tool_round_id"] = [body.get("tool_round_id") or _round_of(body) for body in bodies]
     _tell(ask, len(set(data["session_id"])))
     return data
+
+
+def _round_of(body: Mapping[str, Any]) -> str | None:
+    """Return the round of a call's event: a call's id begins with it."""
+    call_id = body.get("tool_call_id")
+    return call_id.rpartition(".")[0] if call_id else None
 
 
 async def views(store: SessionStore, ask: Ask) -> list[SessionView]:

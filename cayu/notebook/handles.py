@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from cayu.notebook.frames import Conditions
 from cayu.notebook.html import action_html, pending_html, session_html, status_text
 from cayu.sessions.records import PendingAction
 from cayu.sessions.view import SessionView
@@ -53,17 +54,20 @@ class SessionHandle:
         """Go on with a further message."""
         return self.lab.resume(self.id, text)
 
-    def events_df(self, **ask: Any) -> pd.DataFrame:
+    def events_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
         """Return the session's events; takes the arguments of `Lab.events_df`."""
-        return self.lab.events_df(**_within(self.id, ask))
+        return self.lab.events_df(self._within(where), **ask)
 
-    def calls_df(self, **ask: Any) -> pd.DataFrame:
+    def calls_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
         """Return the session's tool calls; takes the arguments of `Lab.calls_df`."""
-        return self.lab.calls_df(**_within(self.id, ask))
+        return self.lab.calls_df(self._within(where), **ask)
 
-    def messages_df(self, **ask: Any) -> pd.DataFrame:
+    def messages_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
         """Return the session's conversation; takes the arguments of `Lab.messages_df`."""
-        return self.lab.messages_df(**_within(self.id, ask))
+        return self.lab.messages_df(self._within(where), **ask)
+
+    def _within(self, where: Conditions) -> Conditions:
+        return {**(where or {}), "session_id": self.id}
 
     def __repr__(self) -> str:
         """Say which session, where it stands and what it said."""
@@ -72,10 +76,6 @@ class SessionHandle:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
         return {"text/plain": repr(self), "text/html": session_html(self.view)}
-
-
-def _within(session_id: str, ask: dict[str, Any]) -> dict[str, Any]:
-    return {**ask, "where": {**(ask.get("where") or {}), "session_id": session_id}}
 
 
 class ApprovalHandle:

@@ -25,22 +25,23 @@ STYLE = """<style>
  background:var(--jp-layout-color1,#fff)}
 .cayu h4{margin:0 0 6px;font-size:14px;font-weight:600}
 .cayu-muted{color:var(--jp-ui-font-color2,#59636e);font-size:12px}
-.cayu-badge{display:inline-block;border:1px solid currentColor;border-radius:10px;padding:0 8px;margin-left:8px;
- font-size:12px;font-weight:500}
+.cayu .cayu-badge{display:inline-block;line-height:1.5;border:1px solid currentColor;border-radius:10px;
+ padding:0 8px;margin-left:8px;font-size:12px;font-weight:500}
 .cayu-completed,.cayu-approved{color:var(--jp-success-color1,#1a7f37)}
 .cayu-failed,.cayu-denied{color:var(--jp-error-color1,#b3261e)}
 .cayu-interrupted,.cayu-pending,.cayu-interrupting{color:var(--jp-warn-color1,#9a6700)}
 .cayu-running{color:var(--jp-info-color1,#0969da)}
-.cayu-turn{display:grid;grid-template-columns:84px 1fr;gap:2px 12px;padding:5px 0;
- border-top:1px solid var(--jp-border-color3,#eaeef2)}
+.cayu .cayu-turn{margin-top:4px;display:grid;grid-template-columns:84px 1fr;gap:2px 12px;padding:5px 0;
+ border-top:1px solid var(--jp-border-color2,#d0d7de)}
 .cayu-role{color:var(--jp-ui-font-color2,#59636e);text-align:right}
 .cayu-text{white-space:pre-wrap;overflow-wrap:anywhere;min-width:0}
 .cayu code,.cayu pre{font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:12px;
  background:var(--jp-layout-color2,#f6f8fa);border-radius:4px;color:inherit}
-.cayu pre{padding:6px 8px;margin:2px 0;white-space:pre-wrap;overflow-wrap:anywhere;max-height:320px;overflow:auto}
+.cayu.cayu pre{padding:6px 8px;margin:2px 0;white-space:pre-wrap;overflow-wrap:anywhere;max-height:320px;overflow:auto}
 .cayu code{padding:0 4px}
-.cayu table{border-collapse:collapse;font-size:12px;margin:4px 0}
-.cayu td,.cayu th{text-align:left;padding:2px 10px 2px 0;border:0;background:none;vertical-align:top}
+.cayu.cayu table{border-collapse:collapse;font-size:12px;margin:4px 0;border:0}
+.cayu.cayu tr,.cayu.cayu tr:hover{background:none}
+.cayu.cayu td,.cayu.cayu th{text-align:left;padding:2px 10px 2px 0;border:0;background:none;vertical-align:top}
 </style>"""
 
 
@@ -139,6 +140,8 @@ def action_lines(action: PendingAction) -> list[str]:
     lines = [f"<table>{rows}</table>"]
     if action.question is not None:
         lines.append(f'<div class="cayu-text"><b>{esc(action.question)}</b></div>')
+        offered = [*map(esc, action.options), *(["<i>or another answer</i>"] if action.allow_other else [])]
+        lines.append(f'<div class="cayu-muted">Options: {" · ".join(offered)}</div>' if action.options else "")
     if action.arguments is not None:
         lines.append(f"<pre>{esc(dumps_pretty(action.arguments))}</pre>")
     if action.arguments_digest:
@@ -165,7 +168,7 @@ def pending_html(actions: Iterable[PendingAction]) -> str:
     if not rows:
         return card("Nothing waits for a decision", "", [])
     head = "<tr><th>What</th><th>Kind</th><th>Agent</th><th>Since</th><th>Id</th></tr>"
-    count = f"{len(rows)} decision{'s' if len(rows) > 1 else ''} pending"
+    count = f"pending, {len(rows)} decision{'s' if len(rows) > 1 else ''}"
     return card("Waiting for you", count, [f"<table>{head}{''.join(rows)}</table>"])
 
 

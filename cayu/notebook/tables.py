@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pandas as pd
 
 from cayu.notebook import frames
-from cayu.notebook.frames import Ask, Data, Progress
+from cayu.notebook.frames import Ask, Conditions, Data, Progress
 from cayu.notebook.problems import Problems
 from cayu.notebook.schemas import columns_of
 from cayu.sessions.streams import SessionStore
 
-Conditions = Mapping[str, Any] | None
 Gather = Callable[[SessionStore, Ask], Coroutine[Any, Any, Data]]
 
 

@@ -204,7 +204,7 @@ class SessionLog:
         found = [(record.type, record.body) for record in loaded.records[: len(mine)]]
         if not ours or mine != found:
             return None
-        return replace(state, version=self.view.version + len(mine)), loaded.records[0].at if mine else loaded.now
+        return state._replace(version=self.view.version + len(mine)), loaded.records[0].at if mine else loaded.now
 
     async def _beat(self) -> None:
         """Renew the claim whenever nothing was written for a while."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cayu.canonical import JSON, dumps, loads, normalise
 from cayu.clock import MICROSECOND
@@ -31,8 +31,7 @@ LEASE_SECONDS = 30.0
 """How long a claim holds without a renewal, by the store's clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamRow:
+class StreamRow(NamedTuple):
     """The part of a stream's head that its first write fixes for good."""
 
     id: str
@@ -50,8 +49,7 @@ class StreamRow:
     metadata: Mapping[str, JSON] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StreamState:
+class StreamState(NamedTuple):
     """The part of a stream's head that every write may move."""
 
     version: int = 0
@@ -249,7 +247,7 @@ def decide_append(state: StreamState | None, unit: Unit, now: int) -> StreamStat
     for record in unit.records:
         status = SESSION.advance(status, record.type, unit.stream) if record.type in _MOVES else status
     added = {name: getattr(state, name) + amount for name, amount in (unit.add or {}).items()}
-    return replace(state, version=state.version + len(unit.records), status=status, updated_at=now, **added)
+    return state._replace(version=state.version + len(unit.records), status=status, updated_at=now, **added)
 
 
 _MOVES = frozenset(event for row in SESSION.table.values() for event in row)
@@ -272,8 +270,8 @@ def _fenced(state: StreamState, unit: Unit, now: int) -> StreamState:
             raise SessionRunning(session_id=unit.stream, owner=readable_owner(state.owner))
         epoch += 1
     if unit.release:
-        return replace(state, epoch=epoch, owner=None, lease_expires_at=None)
-    return replace(state, epoch=epoch, owner=fence.owner, lease_expires_at=lease_end(now, unit.lease_seconds))
+        return state._replace(epoch=epoch, owner=None, lease_expires_at=None)
+    return state._replace(epoch=epoch, owner=fence.owner, lease_expires_at=lease_end(now, unit.lease_seconds))
 
 
 def readable_owner(owner: str | None) -> str:
@@ -295,7 +293,7 @@ def decide_renewal(state: StreamState | None, stream: str, held: Held, now: int,
     """Return the head's state with a longer lease, or raise `SessionRunFenced` when the claim is no longer ours."""
     if state is None or (state.epoch, state.owner) != (held.epoch, held.owner):
         raise SessionRunFenced(session_id=stream)
-    return replace(state, lease_expires_at=lease_end(now, seconds))
+    return state._replace(lease_expires_at=lease_end(now, seconds))
 
 
 Decide = Callable[[JSON, int], JSON]

@@ -30,13 +30,17 @@ from cayu.errors import (
 from cayu.examples.handbook import application
 from cayu.notebook import Lab
 from cayu.sessions.streams import HeadQuery
+from cayu.testing import run_child
 
 if TYPE_CHECKING:
     from notebook.conftest import Workshop
 
 CHILDREN = str(Path(__file__).with_name("children.py"))
 LETTER = [ask("send", to="ann"), "sent"]
-QUESTION = [ask("ask_user", question="Which?", options=["A", "B"]), lambda request: request.messages[-1].content[0].content]
+QUESTION = [
+    ask("ask_user", question="Which?", options=["A", "B"]),
+    lambda request: request.messages[-1].content[0].content,
+]
 
 
 @pytest.fixture
@@ -272,7 +276,7 @@ def test_a_garbage_file_is_a_typed_error_and_stays_as_it_is(tmp_path: Path) -> N
     before, path = lab_threads(), tmp_path / "notes.txt"
     path.write_text("dear diary\n" * 100)
     for mode in ("rw", "ro"):
-        with pytest.raises(StoreNotADatabase, match="notes.txt"):
+        with pytest.raises(StoreNotADatabase, match=r"notes\.txt"):
             Lab.open(path, mode=mode)  # type: ignore[arg-type]
     assert lab_threads() == before
     assert path.read_text() == "dear diary\n" * 100
@@ -385,26 +389,27 @@ def test_a_session_at_work_is_not_quiet(lab: Lab, workshop: Workshop) -> None:
     lab.check_quiet()
     future = lab._bridge.submit(lab.arun("a", "wait", session_id="s"))
     assert workshop.entered.wait(5)
-    with pytest.raises(LabNotQuiet, match="'?s'? is still at work"):
+    with pytest.raises(LabNotQuiet, match="session s is still at work"):
         lab.check_quiet()
     workshop.freed.set()
     assert future.result(5).status == "completed"
     lab.check_quiet()
 
 
-def test_an_ended_process_leaves_a_session_to_recover(lab: Lab, workshop: Workshop) -> None:
-    child = subprocess.Popen(
-        [sys.executable, CHILDREN, "forgets_to_close", str(workshop.folder), "at work"], stdout=subprocess.PIPE
-    )
-    with child:
-        assert child.stdout is not None
-        while child.stdout.readline() != b"the end\n":
-            pass
-        child.kill()
-    status = lab.session("s").status
-    if status == "running":
+@pytest.mark.slow
+def test_recover_goes_on_after_a_lost_process(tmp_path: Path) -> None:
+    with Lab.open(tmp_path / "runs.db", factory=application(tmp_path)) as lab:
+        session = lab.run("clerk", "Please order nitrile gloves, two boxes.")
+        arguments = [str(tmp_path), session.pending[0].id]
+        assert run_child("cayu.examples.handbook:approve_in", arguments, crash_at="tool.returned").killed
         with pytest.raises(SessionNeedsRecovery):
-            lab.resume("s", "hello")
+            session.resume("Are you there?")
+        heard: list[Any] = []
+        recovered = lab.recover(session.id, on_event=heard.append)
+        assert (recovered.status, recovered.text) == ("completed", "Done. Receipt 1: 2 x nitrile gloves.")
+        assert [event.type for event in heard][-1] == "session.completed"
+        call = recovered.calls_df({"tool_name": "order_supplies"}).iloc[0]
+        assert (call.attempt, call.replayed) == (2, True)
 
 
 # The end.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ NOW = 1_000_000_000
 LEASE = round(LEASE_SECONDS * 1_000_000)
 ROW = StreamRow(id="s", instance_id="i", agent_name="a", provider_name="p", model="m")
 FREE = StreamState(version=4, status="completed", epoch=2, created_at=1, updated_at=2)
-RUN = replace(FREE, status="running", owner="me", lease_expires_at=NOW + 1)
+RUN = FREE._replace(status="running", owner="me", lease_expires_at=NOW + 1)
 RESUMED = (Record("session.resumed", b"{}"),)
 STARTED = (Record("model.started", b"{}"),)
 MINE = Held(2, "me")
@@ -116,7 +115,7 @@ SUCCESSES = {
         {"version": 5, "lease_expires_at": NOW + 500_000},
     ),
     "an owner whose lease ran out, taken over by nobody": (
-        replace(RUN, lease_expires_at=NOW - 1),
+        RUN._replace(lease_expires_at=NOW - 1),
         unit(),
         {"version": 5, "lease_expires_at": NOW + LEASE},
     ),
@@ -132,7 +131,7 @@ SUCCESSES = {
         {"epoch": 3, "owner": None, "lease_expires_at": None},
     ),
     "a claim of an expired lease": (
-        replace(RUN, lease_expires_at=NOW),
+        RUN._replace(lease_expires_at=NOW),
         unit(fence=Take("you")),
         {"version": 5, "epoch": 3, "owner": "you", "lease_expires_at": NOW + LEASE},
     ),
@@ -142,7 +141,7 @@ SUCCESSES = {
         {"version": 5, "epoch": 3, "owner": "you", "lease_expires_at": NOW + LEASE},
     ),
     "a claim without a record": (
-        replace(RUN, owner=None, lease_expires_at=None),
+        RUN._replace(owner=None, lease_expires_at=None),
         unit(fence=Take("you"), records=()),
         {"epoch": 3, "owner": "you", "lease_expires_at": NOW + LEASE},
     ),
@@ -166,28 +165,28 @@ SUCCESSES = {
 
 @pytest.mark.parametrize("state, wanted, changes", SUCCESSES.values(), ids=SUCCESSES)
 def test_successes(state: StreamState, wanted: Unit, changes: dict[str, Any]) -> None:
-    before = replace(state)
-    assert decide_append(state, wanted, NOW) == replace(before, updated_at=NOW, **changes)
+    before = state
+    assert decide_append(state, wanted, NOW) == before._replace(updated_at=NOW, **changes)
     assert state == before
 
 
 @given(st.dictionaries(st.sampled_from(COUNTERS), st.integers(-5, 5)), st.integers(0, 9))
 def test_counters_add_up(add: dict[str, int], present: int) -> None:
-    state = replace(RUN, **dict.fromkeys(COUNTERS, present))
+    state = RUN._replace(**dict.fromkeys(COUNTERS, present))
     found = decide_append(state, unit(records=(), add=add), NOW)
     assert {name: getattr(found, name) for name in COUNTERS} == {n: present + add.get(n, 0) for n in COUNTERS}
 
 
 @given(st.integers(-3, 3), st.booleans())
 def test_a_lease_ends_at_its_very_microsecond(offset: int, owned: bool) -> None:
-    state = replace(RUN, owner="me" if owned else None, lease_expires_at=NOW + offset)
+    state = RUN._replace(owner="me" if owned else None, lease_expires_at=NOW + offset)
     assert is_owned(state, NOW) is (owned and offset > 0)
 
 
 @pytest.mark.parametrize("lease_end", [NOW + 1, NOW - 1])
 def test_renewal(lease_end: int) -> None:
-    state = replace(RUN, lease_expires_at=lease_end)
-    assert decide_renewal(state, "s", MINE, NOW, 2.0) == replace(state, lease_expires_at=NOW + 2_000_000)
+    state = RUN._replace(lease_expires_at=lease_end)
+    assert decide_renewal(state, "s", MINE, NOW, 2.0) == state._replace(lease_expires_at=NOW + 2_000_000)
 
 
 @pytest.mark.parametrize(

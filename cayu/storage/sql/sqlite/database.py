@@ -19,7 +19,6 @@ from typing import Literal, TypeVar
 
 import aiosqlite
 
-from cayu.crashpoints import reach
 from cayu.errors import (
     InvalidInput,
     StoreBusy,
@@ -33,6 +32,7 @@ from cayu.errors import (
 )
 from cayu.shielding import Unstoppable, settled
 from cayu.storage.sql.queries import load_migrations, load_queries
+from cayu.storage.sql.sqlite.units import READING, WRITING, UnitQueue, in_transaction
 
 T = TypeVar("T")
 Mode = Literal["rw", "ro"]
@@ -49,6 +49,10 @@ SCHEMA_VERSION = MIGRATIONS[-1].number
 
 class OneHopConnection(aiosqlite.Connection):
     """A driver connection that runs a whole function in its thread."""
+
+    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
+        super().__init__(connector, iter_chunk_size=64)
+        self._units = UnitQueue()
 
     def begin(self) -> None:
         """Start the connection's thread and, unless it is a daemon by birth, see that it stops at the exit."""
@@ -69,9 +73,18 @@ class OneHopConnection(aiosqlite.Connection):
         """True once the connection's thread has been told to stop."""
         return not self._running
 
+    async def unit(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run one writing unit of work, alone or together with others that wait; see `units`."""
+        if self.ended or self._connection is None:
+            raise StoreClosed
+        future, idle = self._units.add(work, asyncio.get_running_loop())
+        if idle:
+            self._tx.put_nowait((None, partial(self._units.drain, self._connection)))
+        return await settled(future)
+
     async def hop(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work(connection)` in the connection's thread, to its end even when the caller is cancelled."""
-        if not self._running or self._connection is None:
+        if self.ended or self._connection is None:
             raise StoreClosed
         future: Unstoppable[T] = Unstoppable(loop=asyncio.get_running_loop())
         self._tx.put_nowait((future, partial(work, self._connection)))
@@ -119,7 +132,7 @@ class Database:
             raise StoreReadOnly(path=str(self.path))
         connection = await self._open_writer()
         with _typed_errors(self.path):
-            return await connection.hop(lambda raw: _in_transaction(raw, "BEGIN IMMEDIATE", work))
+            return await connection.unit(work)
 
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run one reading unit against a consistent snapshot, without waiting for writers."""
@@ -127,7 +140,7 @@ class Database:
             await self._open_writer()
         connection = await self._open_reader()
         with _typed_errors(self.path):
-            return await connection.hop(lambda raw: _in_transaction(raw, "BEGIN", work))
+            return await connection.hop(lambda raw: in_transaction(raw, READING, work))
 
     async def aclose(self) -> None:
         """Close both connections; safe to call twice."""
@@ -140,14 +153,14 @@ class Database:
     async def _open_writer(self) -> OneHopConnection:
         if self._writer is None:
             self._refuse_when_closed()
-            self._writer = OneHopConnection(_once(self._connect_writer), iter_chunk_size=64)
+            self._writer = OneHopConnection(_once(self._connect_writer))
             self._writer.begin()
         return await self._opened(self._writer, "_writer")
 
     async def _open_reader(self) -> OneHopConnection:
         if self._reader is None:
             self._refuse_when_closed()
-            self._reader = OneHopConnection(_once(self._connect_reader), iter_chunk_size=64)
+            self._reader = OneHopConnection(_once(self._connect_reader))
             self._reader.begin()
         return await self._opened(self._reader, "_reader")
 
@@ -217,7 +230,7 @@ def _prepare_writer(raw: sqlite3.Connection, path: Path) -> None:
     raw.execute("PRAGMA synchronous = FULL")
     if found < SCHEMA_VERSION:
         _enter_wal(raw)
-        _in_transaction(raw, "BEGIN IMMEDIATE", lambda connection: _migrate(connection, path))
+        in_transaction(raw, WRITING, lambda connection: _migrate(connection, path))
 
 
 def _enter_wal(raw: sqlite3.Connection) -> None:
@@ -233,14 +246,21 @@ def _enter_wal(raw: sqlite3.Connection) -> None:
 
 
 def _check_schema(raw: sqlite3.Connection, path: Path, *, allow_empty: bool) -> int:
-    found: int = raw.execute("PRAGMA user_version").fetchone()[0]
-    ours = raw.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
-    tables: int = raw.execute(QUERIES["count_tables"]).fetchone()[0]
+    if raw.in_transaction:
+        found, ours, tables = _marks(raw)
+    else:
+        found, ours, tables = in_transaction(raw, READING, _marks)  # another process may be making the file
     if not ours and (tables > 0 or not allow_empty):
         raise StoreNotADatabase(path=str(path), problem="it was not made by Cayu")
     if found > SCHEMA_VERSION:
         raise StoreTooNew(path=str(path), found=found, known=SCHEMA_VERSION)
     return found
+
+
+def _marks(raw: sqlite3.Connection) -> tuple[int, bool, int]:
+    found: int = raw.execute("PRAGMA user_version").fetchone()[0]
+    ours = raw.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
+    return found, ours, raw.execute(QUERIES["count_tables"]).fetchone()[0]
 
 
 def _migrate(raw: sqlite3.Connection, path: Path) -> None:
@@ -252,22 +272,6 @@ def _migrate(raw: sqlite3.Connection, path: Path) -> None:
             raw.execute(statement)
         raw.execute(f"PRAGMA user_version = {migration.number}")
         raw.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-
-
-def _in_transaction(raw: sqlite3.Connection, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
-    raw.execute(begin)
-    try:
-        result = work(raw)
-        if begin == "BEGIN IMMEDIATE":
-            reach("commit.prepared")
-        raw.execute("COMMIT")
-    except BaseException:
-        if raw.in_transaction:
-            raw.execute("ROLLBACK")
-        raise
-    if begin == "BEGIN IMMEDIATE":
-        reach("commit.durable")
-    return result
 
 
 class _typed_errors:  # noqa: N801 - reads as the statement it is

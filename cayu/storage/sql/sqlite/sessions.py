@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import fields
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +33,7 @@ from cayu.sessions.streams import (
 )
 from cayu.storage.sql.sqlite.database import DEFAULT_BUSY_SECONDS, QUERIES, Database, Mode
 
-_VALUES = attrgetter(*(field.name for field in fields(StreamState)))
-"""A state as the columns of its row, in order."""
+EMPTY = b"{}"
 ALL = -1
 """SQLite's word for no LIMIT."""
 
@@ -116,9 +113,9 @@ def _append(raw: sqlite3.Connection, unit: Unit, now: int) -> tuple[StreamState,
     key, before = _state(raw, unit.stream)
     after = decide_append(before, unit, now)
     if unit.create is not None:
-        key = raw.execute(QUERIES["insert_head"], (*_columns(unit.create), *_VALUES(after))).lastrowid
+        key = raw.execute(QUERIES["insert_head"], (*_columns(unit.create), *after)).lastrowid
     else:
-        raw.execute(QUERIES["update_head"], (*_VALUES(after), key))
+        raw.execute(QUERIES["update_head"], (*after, key))
     first = after.version - len(unit.records) + 1
     raw.executemany(
         QUERIES["insert_event"],
@@ -135,7 +132,7 @@ def _append(raw: sqlite3.Connection, unit: Unit, now: int) -> tuple[StreamState,
 def _renew(raw: sqlite3.Connection, stream: str, held: Held, now: int, seconds: float) -> StreamState:
     key, before = _state(raw, stream)
     after = decide_renewal(before, stream, held, now, seconds)
-    raw.execute(QUERIES["update_head"], (*_VALUES(after), key))
+    raw.execute(QUERIES["update_head"], (*after, key))
     return after
 
 
@@ -156,7 +153,7 @@ def _columns(row: StreamRow) -> tuple[Any, ...]:
 
 
 def _head(found: tuple[Any, ...]) -> StreamHead:
-    row = StreamRow(*found[1:10], *map(loads, found[10:12]))
+    row = StreamRow(*found[1:10], *(loads(text) if text != EMPTY else {} for text in found[10:12]))
     return StreamHead(row, StreamState(*found[12:]))
 
 
