@@ -79,7 +79,20 @@ def loads(data: bytes | str) -> JSON:
 
 def canonical_bytes(value: JSON) -> bytes:
     """Return the RFC 8785 form of `value`, with integers beyond 2**53 as tagged strings."""
+    if _is_plain(value):
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     return rfc8785.dumps(_tagged(value))
+
+
+def _is_plain(value: JSON) -> bool:
+    """True for a value whose sorted JSON is its RFC 8785 form: ASCII text, exact integers, no floats, no tags."""
+    if isinstance(value, str):
+        return value.isascii() and not value.startswith("$")
+    if isinstance(value, dict):
+        return all(map(str.isascii, value)) and all(map(_is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or (isinstance(value, int) and abs(value) <= MAX_EXACT_INTEGER)
 
 
 def _tagged(value: JSON) -> JSON:

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
+import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -275,3 +276,16 @@ def test_comparison_in_constant_time_compares() -> None:
     assert same("é", "é")
     assert not same("abc", "abd")
     assert not same("abc", "ab")
+
+
+ASCII = st.text(st.characters(max_codepoint=127))
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-MAX_EXACT_INTEGER, MAX_EXACT_INTEGER) | ASCII,
+    lambda inner: st.lists(inner) | st.dictionaries(ASCII, inner),
+)
+
+
+@given(PLAIN)
+def test_the_short_way_to_canonical_bytes_is_the_standard_one(value: Any) -> None:
+    if "$" not in repr(value):
+        assert canonical_bytes(value) == rfc8785.dumps(value)

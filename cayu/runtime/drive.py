@@ -30,7 +30,7 @@ from cayu.sessions.projection import Draft
 from cayu.sessions.records import session_record
 from cayu.sessions.streams import SessionStore, StreamHead, StreamRow
 from cayu.sessions.view import SessionView
-from cayu.shielding import finish
+from cayu.shielding import finish, is_cancelling
 
 logger = logging.getLogger("cayu.runtime")
 
@@ -165,7 +165,8 @@ class Drive:
     async def _work(self) -> None:
         goes_on = await self._enter(self)
         while goes_on:
-            await asyncio.sleep(0)  # a cancellation that waits is told here, even when nothing else suspends
+            if is_cancelling():
+                await asyncio.sleep(0)  # a cancellation that was held back is told here
             goes_on = await self._step()
 
     async def _step(self) -> bool:

@@ -27,6 +27,7 @@ from cayu.sessions.states import UNEXECUTED_WAITING, CallState
 from cayu.sessions.streams import StreamHead
 from cayu.sessions.texts import LOST, UNEXECUTED, unexecuted
 from cayu.sessions.view import CallResult, CallView, RoundView
+from cayu.shielding import is_cancelling
 from cayu.tools.policy import ToolPolicyDecision
 from cayu.tools.spec import ToolContext
 
@@ -40,6 +41,8 @@ class RoundRunner:
         self._config = config
         self._waiting: deque[str] = deque()
         self._running: dict[asyncio.Task[Outcome], str] = {}
+        self._ended: deque[asyncio.Task[Outcome]] = deque()
+        self._some_ended = asyncio.Event()
         self._refusals: dict[str, tuple[str, str | None]] = {}
         self._launch_next: list[str] = []
         self._undispatched: set[str] = set()
@@ -68,8 +71,10 @@ class RoundRunner:
         """Launch what has started, and stage and start until the round is closed."""
         await self._launch()
         while self._running:
-            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
-            for task in [task for task in self._running if task.done()]:
+            await self._some_ended.wait()
+            self._some_ended.clear()
+            while self._ended:
+                task = self._ended.popleft()
                 call = self._round.call(self._running.pop(task))
                 staged = self._finished[call.id] = _stage(call, _outcome(task))
                 starts = await self._starts(self._round, reauthorize=True)
@@ -186,8 +191,7 @@ class RoundRunner:
 
     async def _launch(self) -> None:
         """Dispatch what the last commit started, unless the run is being cancelled already."""
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if is_cancelling():
             await asyncio.sleep(0)
         launched, self._launch_next = self._launch_next, []
         for call_id in launched:
@@ -197,7 +201,13 @@ class RoundRunner:
             arguments = loads(dumps(call.arguments))  # the tool's own, to do with as it likes
             work = invoke(tool, self._context(call), arguments, self._config.max_result_bytes)
             self._undispatched.discard(call_id)
-            self._running[asyncio.create_task(work, name=f"tool {call.id}")] = call_id
+            task = asyncio.create_task(work, name=f"tool {call.id}")
+            self._running[task] = call_id
+            task.add_done_callback(self._arrive)
+
+    def _arrive(self, task: asyncio.Task[Outcome]) -> None:
+        self._ended.append(task)
+        self._some_ended.set()
 
     def _context(self, call: CallView) -> ToolContext:
         row, environment = self._log.view.row, self._assembly.environment
