@@ -40,8 +40,9 @@ STYLE = """<style>
 .cayu.cayu pre{padding:6px 8px;margin:2px 0;white-space:pre-wrap;overflow-wrap:anywhere;max-height:320px;overflow:auto}
 .cayu code{padding:0 4px}
 .cayu.cayu table{border-collapse:collapse;font-size:12px;margin:4px 0;border:0}
-.cayu.cayu tr,.cayu.cayu tr:hover{background:none}
-.cayu.cayu td,.cayu.cayu th{text-align:left;padding:2px 10px 2px 0;border:0;background:none;vertical-align:top}
+.cayu.cayu.cayu tr,.cayu.cayu.cayu tr:hover{background:none}
+.cayu.cayu.cayu td,.cayu.cayu.cayu th{text-align:left;
+ padding:2px 10px 2px 0;border:0;background:none;vertical-align:top}
 </style>"""
 
 
@@ -50,9 +51,9 @@ def esc(text: object) -> str:
     return escape(str(text), quote=True)
 
 
-def card(title: str, badge: str, body: Iterable[str]) -> str:
-    """Return a card; `title` and `badge` are plain text, the lines of `body` are HTML."""
-    kind = esc(badge.replace(",", " ").split(" ")[0].lower())
+def card(title: str, badge: str, body: Iterable[str], kind: str | None = None) -> str:
+    """Return a card; `title` and `badge` are plain text, the lines of `body` HTML; `kind` colours the badge."""
+    kind = esc(kind or badge.replace(",", " ").split(" ")[0].lower())
     mark = f'<span class="cayu-badge cayu-{kind}">{esc(badge)}</span>' if badge else ""
     return f'{STYLE}<div class="cayu"><div class="cayu-card"><h4>{esc(title)}{mark}</h4>{"".join(body)}</div></div>'
 
@@ -168,8 +169,8 @@ def pending_html(actions: Iterable[PendingAction]) -> str:
     if not rows:
         return card("Nothing waits for a decision", "", [])
     head = "<tr><th>What</th><th>Kind</th><th>Agent</th><th>Since</th><th>Id</th></tr>"
-    count = f"pending, {len(rows)} decision{'s' if len(rows) > 1 else ''}"
-    return card("Waiting for you", count, [f"<table>{head}{''.join(rows)}</table>"])
+    count = f"{len(rows)} decision{'s' if len(rows) > 1 else ''} pending"
+    return card("Waiting for you", count, [f"<table>{head}{''.join(rows)}</table>"], kind="pending")
 
 
 def clock_time(microseconds: int) -> str:

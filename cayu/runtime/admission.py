@@ -80,7 +80,7 @@ def refuse_running(standing: Standing) -> None:
     if standing.owned:
         raise SessionRunning(session_id=view.row.id, owner=readable_owner(standing.state.owner))
     reason = "a tool round is open" if view.open_round else "a model step may be in flight"
-    step = "recover_incomplete_session goes on with it"
+    step = "recover_incomplete_session, or lab.recover in a notebook, goes on with it"
     raise SessionNeedsRecovery(session_id=view.row.id, reason=reason, next_step=step)
 
 

@@ -39,7 +39,7 @@ def test_every_handle_shows_itself_twice(lab: Lab) -> None:
     assert isinstance(handle, ApprovalHandle)
     assert handle.id in bundle_of(handle)["text/plain"]
     assert "send" in bundle_of(handle)["text/plain"]
-    assert "pending, 1 decision" in bundle_of(lab.pending())["text/html"]
+    assert "1 decision pending" in bundle_of(lab.pending())["text/html"]
     done = handle.approve()
     assert bundle_of(done)["text/plain"] == f"<Session s (completed): {HOSTILE}>"
     assert HOSTILE in read(bundle_of(done)["text/html"]).text
