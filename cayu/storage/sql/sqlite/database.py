@@ -32,7 +32,7 @@ from cayu.errors import (
 )
 from cayu.shielding import Unstoppable, settled
 from cayu.storage.sql.queries import load_migrations, load_queries
-from cayu.storage.sql.sqlite.units import READING, WRITING, UnitQueue, in_transaction
+from cayu.storage.sql.sqlite.units import READING, WRITING, UnitQueue, Waiting, in_transaction
 
 T = TypeVar("T")
 Mode = Literal["rw", "ro"]
@@ -87,7 +87,7 @@ class OneHopConnection(aiosqlite.Connection):
         if self.ended or self._connection is None:
             raise StoreClosed
         future: Unstoppable[T] = Unstoppable(loop=asyncio.get_running_loop())
-        self._tx.put_nowait((future, partial(work, self._connection)))
+        self._tx.put_nowait((None, partial(Waiting(work, future).run, self._connection)))
         return await settled(future)
 
 

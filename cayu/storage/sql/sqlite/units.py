@@ -55,6 +55,14 @@ class Waiting:
     result: Any = None
     error: BaseException | None = None
 
+    def run(self, raw: sqlite3.Connection) -> None:
+        """Do the work as it is, outside any transaction of ours, and tell at once."""
+        try:
+            self.result = self.work(raw)
+        except BaseException as error:  # noqa: BLE001 - it is raised to whoever waits
+            self.error = error
+        self.tell()
+
     def tell(self) -> None:
         """Settle the future on its own loop; a loop that has gone has nobody to tell."""
         try:
