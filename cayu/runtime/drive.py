@@ -179,7 +179,7 @@ class Drive:
         try:
             message, drafts = await ask_model(self.log, self.assembly)
         except ProviderError as error:
-            await self.log.commit(failure(error), release=True)
+            await self.log.commit(failure(self.log, self.assembly, error), release=True)
             return False
         reach("model.answered")
         if message.tool_calls:

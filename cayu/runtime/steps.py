@@ -54,7 +54,6 @@ async def ask_model(log: SessionLog, assembly: Assembly) -> tuple[Message, list[
 
     Raises `ProviderError`, whatever the provider raised, with a code and without content.
     """
-    started = Draft(E.MODEL_STARTED, {"step": log.view.model_steps + 1, "model": assembly.agent.model})
     answer = Answer()
     try:
         stream = assembly.provider.stream(_request(log, assembly))
@@ -80,7 +79,11 @@ async def ask_model(log: SessionLog, assembly: Assembly) -> tuple[Message, list[
     if answer.completed is None:
         raise ProviderError("The provider's stream ended without a completed event.", code="stream_ended")
     completed = {"message": message.model_dump(mode="json"), **answer.completed}
-    return message, [started, Draft(E.MODEL_COMPLETED, completed)]
+    return message, [_started(log, assembly), Draft(E.MODEL_COMPLETED, completed)]
+
+
+def _started(log: SessionLog, assembly: Assembly) -> Draft:
+    return Draft(E.MODEL_STARTED, {"step": log.view.model_steps + 1, "model": assembly.agent.model})
 
 
 def _usage(reported: Any) -> dict[str, int]:
@@ -90,9 +93,10 @@ def _usage(reported: Any) -> dict[str, int]:
     return {name: n for name, n in counts.items() if type(n) is int and 0 <= n <= MAX_STORED_INTEGER}
 
 
-def failure(error: ProviderError) -> list[Draft]:
+def failure(log: SessionLog, assembly: Assembly, error: ProviderError) -> list[Draft]:
     """Return the events with which a session ends that could not get an answer."""
     return [
+        _started(log, assembly),
         Draft(E.MODEL_ERROR, {"code": error.code}),
         Draft(E.SESSION_FAILED, {"code": "provider_failed", "detail": error.code}),
     ]

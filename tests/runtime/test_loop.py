@@ -203,7 +203,7 @@ async def test_a_provider_that_fails_ends_the_run_with_a_code_and_no_content(
     assert outcome.error["code"] == "provider_failed"
     assert outcome.error["detail"]
     stored = (await log_of(app)).records
-    assert [record.type for record in stored] == ["session.started", "model.error", "session.failed"]
+    assert [record.type for record in stored] == ["session.started", "model.started", "model.error", "session.failed"]
     assert all(SECRET.encode() not in record.body and b"half" not in record.body for record in stored)
     assert tool.calls == []
     await assert_consistent(app)
