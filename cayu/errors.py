@@ -47,7 +47,6 @@ Messages quote ids and never carry prompts, arguments, results or secrets; the i
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 
@@ -58,7 +57,7 @@ class CayuError(Exception):
         for name, value in attributes.items():
             setattr(self, name, value)
         self.attributes = attributes
-        super().__init__(message or inspect.cleandoc(type(self).__doc__ or "").format_map(attributes))
+        super().__init__(message or " ".join((type(self).__doc__ or "").split()).format_map(attributes))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_rebuild, (type(self), str(self), self.attributes))
@@ -126,8 +125,8 @@ class SessionNotRunning(SessionError):
 
 
 class SessionAwaitingHuman(SessionError):
-    """Session {session_id!r} waits for a decision on {actions}; decide with resolve_tool_approval (approvals)
-    or resolve_user_input (questions), then resume."""
+    """Session {session_id!r} waits for a decision on {actions}; decide with resolve_tool_approval (an approval)
+    or resolve_user_input (a question), in a notebook with lab.approve, lab.deny or lab.answer, then resume."""
 
     actions: str
 

@@ -56,6 +56,8 @@ class Ask:
     def wanted(self) -> list[Column]:
         """Return the columns to give. Raises `InvalidInput`, with the columns there are, for unknown ones."""
         declared = {column.name: column for column in columns_of(self.frame)}
+        if isinstance(self.columns, str) or not isinstance(self.where, Mapping):
+            raise InvalidInput('columns is a list of names, and where an object: {"state": "completed"}.')
         named = list(self.columns) if self.columns is not None else list(declared)
         for name in (*named, *(_parsed(key)[0] for key in self.where)):
             if name not in declared:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import pandas as pd
 
@@ -41,9 +41,14 @@ class SessionHandle:
         return self.view.final_text
 
     @property
-    def pending(self) -> list[ApprovalHandle]:
+    def error(self) -> dict[str, Any] | None:
+        """Why the session failed, if it did: a code, and more where there is more."""
+        return self.view.error
+
+    @property
+    def pending(self) -> Pending:
         """What the session waits for, read now."""
-        return list(self.lab.pending(session=self.id))
+        return self.lab.pending(session=self.id)
 
     def refresh(self) -> SessionHandle:
         """Read the session again and return this handle."""
@@ -114,12 +119,20 @@ class ApprovalHandle:
 class Pending(Sequence[ApprovalHandle]):
     """What waits for a human, as a list that shows itself."""
 
-    def __init__(self, handles: Sequence[ApprovalHandle], total: int | None = None) -> None:
+    def __init__(self, handles: Sequence[ApprovalHandle], total: int | None = None, lost: Sequence[str] = ()) -> None:
         self._handles = tuple(handles)
+        self.lost = tuple(lost)
+        """Sessions whose process is gone in the middle of their work; `lab.recover` goes on with them."""
         self.total = len(self._handles) if total is None else total
         """How many wait in the whole store, listed here or not."""
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> ApprovalHandle: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ApprovalHandle]: ...
+
+    def __getitem__(self, index: int | slice) -> ApprovalHandle | Sequence[ApprovalHandle]:
         """Return one handle, or a slice of them."""
         return self._handles[index]
 
@@ -136,7 +149,8 @@ class Pending(Sequence[ApprovalHandle]):
         lines = [*map(repr, self._handles)]
         if self.total > len(self._handles):
             lines.append(f"<{self.total - len(self._handles)} more wait>")
-        return "\n".join(lines) or "<nothing waits>"
+        lines = lines or ["<nothing waits>"]
+        return "\n".join([*lines, *(f"<session {name} was cut off: lab.recover({name!r})>" for name in self.lost)])
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Bundle:
-        return {"text/plain": repr(self), "text/html": pending_html(handle.action for handle in self._handles)}
+        return {"text/plain": repr(self), "text/html": pending_html([h.action for h in self._handles], self.lost)}

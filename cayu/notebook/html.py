@@ -80,6 +80,8 @@ def session_html(view: SessionView) -> str:
 def status_text(view: SessionView) -> str:
     """Return a session's state in words, with what it waits for."""
     waiting = len(view.awaiting)
+    if view.error is not None:
+        return f"failed, {view.error.get('detail') or view.error.get('code')}".replace("_", " ")
     if waiting:
         return f"interrupted, {waiting} decision{'s' if waiting > 1 else ''} pending"
     reason = (view.interruption or {}).get("reason") if view.status == "interrupted" else None
@@ -159,18 +161,19 @@ def dumps_pretty(value: JSON) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def pending_html(actions: Iterable[PendingAction]) -> str:
-    """Return what waits, as a list."""
+def pending_html(actions: Iterable[PendingAction], lost: Iterable[str] = ()) -> str:
+    """Return what waits, as a list, with the sessions that were cut off."""
+    cut = [f"<div>Session <code>{esc(name)}</code> was cut off: lab.recover({esc(repr(name))})</div>" for name in lost]
     rows = [
         f"<tr><td><b>{esc(action.title)}</b></td><td>{esc(action.kind.replace('_', ' '))}</td>"
         f"<td>{esc(action.agent_name)}</td><td>{esc(moment_text(action.requested_at))}</td><td><code>{esc(action.id)}</code></td></tr>"
         for action in actions
     ]
     if not rows:
-        return card("Nothing waits for a decision", "", [])
+        return card("Nothing waits for a decision", "", cut)
     head = "<tr><th>What</th><th>Kind</th><th>Agent</th><th>Since</th><th>Id</th></tr>"
     count = f"{len(rows)} decision{'s' if len(rows) > 1 else ''} pending"
-    return card("Waiting for you", count, [f"<table>{head}{''.join(rows)}</table>"], kind="pending")
+    return card("Waiting for you", count, [f"<table>{head}{''.join(rows)}</table>", *cut], kind="pending")
 
 
 def clock_time(microseconds: int) -> str:

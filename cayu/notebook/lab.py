@@ -25,7 +25,7 @@ from cayu.notebook.handles import ApprovalHandle, Pending, SessionHandle
 from cayu.notebook.problems import Problems
 from cayu.notebook.tables import Frames, Gather
 from cayu.runtime.app import CayuApp
-from cayu.runtime.outcome import session_view
+from cayu.runtime.outcome import lost_sessions, session_view
 from cayu.sessions.records import PendingAction, PendingActionQuery
 from cayu.sessions.requests import (
     InterruptSessionRequest,
@@ -73,14 +73,20 @@ class Lab(Frames):
     def open(cls, path: str | Path, *, factory: Factory | None = None, mode: Mode = "rw") -> Lab:
         """Open the store at `path`, created when new, and build the application over it.
 
-        `factory(session_store=...)` returns a `CayuApp`; without one, or with `mode="ro"`, the lab only looks. Raises
-        the `StoreError` that says what is wrong with the file.
+        `factory(session_store=...)` returns a `CayuApp` on that store; without one, or with `mode="ro"`, the lab only
+        looks, at a file that exists. Raises the `StoreError` that says what is wrong with the file.
         """
 
-        def store_at() -> SessionStore:
-            return SQLiteSessionStore(path, mode=mode)
+        if mode not in ("rw", "ro"):
+            raise InvalidInput(f"mode is 'rw' or 'ro', not {mode!r}.")
+        if factory is not None and not callable(factory):
+            raise InvalidInput("factory is a function, build_app(*, session_store), that returns a CayuApp.")
+        looks = mode == "ro" or factory is None
 
-        lab = cls(store_at, factory if mode == "rw" else None, where=str(path))
+        def store_at() -> SessionStore:
+            return SQLiteSessionStore(path, mode="ro" if looks else "rw")
+
+        lab = cls(store_at, None if looks else factory, where=str(path))
         try:
             lab._bridge.call(lab.app.session_store.heads(HeadQuery(limit=1)))
         except BaseException:
@@ -96,6 +102,8 @@ class Lab(Frames):
         app = self._bridge.call(_awaited(made)) if inspect.isawaitable(made) else made
         if not isinstance(app, CayuApp):
             raise InvalidInput(f"The factory returned {type(app).__name__}; it returns a CayuApp.")
+        if app.session_store is not store:
+            raise InvalidInput("The factory's application is not on the session_store that it was given; pass it on.")
         return app
 
     # Verbs: each blocks, and has an asynchronous twin that is awaited.
@@ -236,7 +244,9 @@ class Lab(Frames):
         page = await self.app.list_pending_actions(
             PendingActionQuery(session_id=_id(session) if session else None, limit=MOST_PENDING)
         )
-        return Pending([ApprovalHandle(self, action) for action in page.actions], page.total)
+        handles = [ApprovalHandle(self, action) for action in page.actions]
+        lost = await lost_sessions(self.app)
+        return Pending(handles, page.total, [name for name in lost if session is None or name == _id(session)])
 
     async def aheads(self, query: HeadQuery) -> tuple[Sequence[StreamHead], str | None, int]:
         """Await a page of session heads: rows, the cursor of the next page, and the total."""
@@ -300,8 +310,8 @@ class Lab(Frames):
 
     def __repr__(self) -> str:
         """Say where the lab's store is and which agents it has."""
-        agents = ", ".join(self.app.agent_names) or "none, it only looks"
-        return f"<Lab {self.where} (agents: {agents})>"
+        agents = ", ".join(self.app.agent_names) or "none"
+        return f"<Lab {self.where} ({'it only looks' if self._factory is None else f'agents: {agents}'})>"
 
     def _working(self) -> CayuApp:
         if self._closed:

@@ -20,7 +20,8 @@ Gather = Callable[[SessionStore, Ask], Coroutine[Any, Any, Data]]
 class Frames(ABC):
     """What a lab shows as DataFrames.
 
-    Every frame takes `where` (column, or column with a comparison -> value), `columns`, `limit` and `progress`, has its
+    Every frame takes `where` (column, or column with a comparison -> value), `columns` (names, in order), `limit`
+    (rows, None for all) and `progress` (called with sessions done and in all), has its
     fixed schema also when it is empty, and says in `attrs["cayu"]` whether it was cut. Raises `InvalidInput` for
     columns that do not exist and values that do not fit.
     """

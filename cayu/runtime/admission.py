@@ -90,7 +90,7 @@ def refuse_unknown(standing: Standing) -> None:
     if opened is not None and opened.unknown:
         calls = ", ".join(repr(call.id) for call in opened.unknown)
         reason = f"whether {calls} acted is not known"
-        step = "find out, outside; list_pending_actions shows the call, and the session stays as it is"
+        step = "find out, outside, and go on in a new session: this release shows the call but cannot settle it"
         raise SessionNeedsRecovery(session_id=standing.view.row.id, reason=reason, next_step=step)
 
 
@@ -138,18 +138,21 @@ def profile_error(
         differences=comparison.differences,
         boundary=boundary,
         reason=reason,
-        advice=_OPAQUE if _has_opaque(comparison) else _CHANGED,
+        advice=_advice(comparison, clean=view.open_round is None and view.status not in RUNNING),
     )
 
 
-_CHANGED = (
-    "Restore the registrations it began with, start a new session, or adopt the change explicitly at a clean boundary "
-    "with ResumeRequest(profile_adoption=...)."
-)
-_OPAQUE = (
-    "A component there declares no execution_profile_identity, so that it is known within one application object only; "
-    "declare one from the first run on. This session can be adopted at a clean boundary, or begun anew."
-)
+def _advice(comparison: ProfileComparison, *, clean: bool) -> str:
+    if _has_opaque(comparison):
+        cause = (
+            "A component there declares no execution_profile_identity, so that it is known within one application "
+            "object only; declare one from the first run on."
+        )
+    else:
+        cause = "Restore the registrations it began with."
+    if not clean:
+        return f"{cause} Until then the session stays as it is: its work is not finished, so no change can be adopted."
+    return f"{cause} Or begin a new session, or adopt the change with ResumeRequest(profile_adoption=...)."
 
 
 def _has_opaque(comparison: ProfileComparison) -> bool:

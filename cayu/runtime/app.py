@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -12,7 +13,7 @@ from cayu.agents import AgentSpec
 from cayu.canonical import dumps, loads
 from cayu.clock import SystemClock
 from cayu.environments import Environment
-from cayu.errors import IllegalTransition, SessionNotFound, SessionNotRunning
+from cayu.errors import IllegalTransition, InvalidInput, SessionNotFound, SessionNotRunning
 from cayu.events import Event
 from cayu.events import EventType as E
 from cayu.knowledge.store import KnowledgeStore
@@ -22,7 +23,7 @@ from cayu.runtime.admission import RUNNING, Enter, stand
 from cayu.runtime.config import RuntimeConfig
 from cayu.runtime.decisions import enter_answer, enter_approval
 from cayu.runtime.drive import Drive, Services
-from cayu.runtime.entries import enter_recovery, enter_resume, enter_run
+from cayu.runtime.entries import enter_closing, enter_recovery, enter_resume, enter_run
 from cayu.runtime.log import build_event
 from cayu.runtime.profiles import ExecutionProfilePolicy
 from cayu.runtime.registry import Registry
@@ -68,6 +69,8 @@ class CayuApp:
 
         `knowledge_store` is the application's own; tools receive the store of the selected environment.
         """
+        if isinstance(session_store, str | Path):
+            raise InvalidInput("The session store is a path; pass SQLiteSessionStore(path), or leave it out.")
         self.session_store = session_store or InMemorySessionStore()
         self.knowledge_store = knowledge_store
         self._profile_policy = execution_profile_policy
@@ -138,6 +141,12 @@ class CayuApp:
         row = standing.view.row
         if standing.view.status not in RUNNING:
             raise SessionNotRunning(session_id=row.id, status=standing.view.status)
+        drive = self.services.drives.get(row.id)
+        if drive is None and not standing.owned:
+            async with aclosing(self._drive(enter_closing(request))) as events:
+                async for event in events:
+                    yield event
+            return
         payload = request.model_dump(mode="json", exclude={"session_id"}, exclude_none=True)
         record = Record(E.SESSION_INTERRUPT_REQUESTED, dumps(payload))
         unit = Unit(stream=row.id, expected_version=None, fence=None, records=(record,))
@@ -145,19 +154,11 @@ class CayuApp:
             state, _ = await self.session_store.append(unit)
         except IllegalTransition as ended:
             raise SessionNotRunning(session_id=row.id, status=ended.state) from None
-        drive = self.services.drives.get(row.id)
         if drive is not None:
             drive.interrupt()
         loaded = await self.session_store.load(row.id, state.version - 1)
         if loaded is not None and loaded.records:
-            event = build_event(row, loaded.records[0])
-            if drive is None and not standing.owned:
-                await self.services.emit([event])  # no owner will come across it
-            yield event
-        if drive is None and not standing.owned:
-            async with aclosing(self.recover_incomplete_session(row.id)) as events:
-                async for event in events:
-                    yield event
+            yield build_event(row, loaded.records[0])
 
     async def list_pending_actions(self, query: PendingActionQuery | None = None) -> PendingActionPage:
         """Return what waits for a human, from the oldest session on."""

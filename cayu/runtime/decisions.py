@@ -117,7 +117,18 @@ def _waiting_call(
             continue
         if opened is not None and round_id in (None, opened.id) and call_id in (None, call.id):
             return call
-    raise PendingActionNotFound(session_id=view.row.id, action_id=action_id)
+    raise PendingActionNotFound(_why_not(view, action_id), session_id=view.row.id, action_id=action_id)
+
+
+def _why_not(view: SessionView, action_id: str) -> str | None:
+    """Return what to do with an action that waits for something else; None for one that does not wait at all."""
+    for call in view.awaiting:
+        if call.action_id == action_id:
+            wanted = "an answer" if call.state == CallState.AWAITING_INPUT else "an approval or a denial"
+            return f"{action_id!r} of session {view.row.id!r} waits for {wanted}."
+    if action_id.endswith(".recovery"):
+        return f"Whether the call of {action_id!r} acted is not known; this release shows it and cannot settle it."
+    return None
 
 
 def _approved_digest(request: ToolApprovalRequest, call: CallView) -> str:

@@ -25,7 +25,7 @@ from cayu.runtime.rounds import lost
 from cayu.sessions.fold import ahead
 from cayu.sessions.projection import Draft
 from cayu.sessions.recovery import CallRecovery, RecoveryPlan, plan_recovery
-from cayu.sessions.requests import ResumeRequest, RunRequest
+from cayu.sessions.requests import InterruptSessionRequest, ResumeRequest, RunRequest
 from cayu.sessions.states import UNEXECUTED_WAITING
 from cayu.sessions.streams import StreamRow, readable_owner
 from cayu.sessions.view import CallView, SessionView
@@ -107,6 +107,38 @@ def enter_recovery(session_id: str) -> Enter:
     return repeated(enter)
 
 
+def enter_closing(request: InterruptSessionRequest) -> Enter:
+    """Enter a session whose process was lost, only to end it: nothing runs, so no registration is needed."""
+
+    async def enter(drive: Drive) -> bool:
+        standing = await stand(drive.services, request.session_id)
+        view = standing.view
+        if view.status not in RUNNING:
+            raise SessionNotRunning(session_id=view.row.id, status=view.status)
+        drive.attach(view, drive.services.registry.nothing(), evicting=standing.evicting)
+        asked = request.model_dump(mode="json", exclude={"session_id"}, exclude_none=True)
+        lead = [Draft(E.SESSION_INTERRUPT_REQUESTED, asked)]
+        stopping = ahead(view, [(draft.type, draft.payload) for draft in lead])
+        plan = plan_recovery(stopping, ())
+        if view.open_round is not None:
+            lead += _settled(drive, plan, view)
+        await drive.log.commit([*lead, _interrupted()], release=True)
+        return False
+
+    return repeated(enter)
+
+
+def _settled(drive: Drive, plan: RecoveryPlan, view: SessionView) -> list[Draft]:
+    """Return what is written of the open round of a session that ends: the calls that are gone, and the close."""
+    opened = view.rounds[-1]
+    gone = (*plan.of(CallRecovery.MARK_UNKNOWN), *plan.of(CallRecovery.FAIL))
+    lead = [lost(call) for call in opened.calls if call.id in gone]
+    drive.rounds.refuse(plan.of(CallRecovery.CLOSE_UNEXECUTED), "not_started")
+    after = ahead(view, [(draft.type, draft.payload) for draft in lead]).open_round
+    assert after is not None
+    return [*lead, *drive.rounds.closing(lead, after)]
+
+
 async def _recover(drive: Drive, standing: Standing, plan: RecoveryPlan) -> bool:
     opened = standing.view.open_round
     if opened is None:
@@ -115,17 +147,15 @@ async def _recover(drive: Drive, standing: Standing, plan: RecoveryPlan) -> bool
         else:
             await drive.log.commit([_interrupted()], release=True)
         return plan.goes_on
+    if drive.log.view.interrupt_requested:
+        await drive.log.commit([*_settled(drive, plan, drive.log.view), _interrupted()], release=True)
+        return False
     gone = (*plan.of(CallRecovery.MARK_UNKNOWN), *plan.of(CallRecovery.FAIL))
     lead = [lost(call) for call in opened.calls if call.id in gone]
     drive.rounds.refuse(plan.of(CallRecovery.CLOSE_UNEXECUTED), "not_started")
-    replays = plan.of(CallRecovery.REPLAY)
     after = ahead(drive.log.view, [(draft.type, draft.payload) for draft in lead]).open_round
     assert after is not None
-    stopping = drive.log.view.interrupt_requested
-    if stopping:
-        await drive.log.commit([*lead, *drive.rounds.closing(lead, after), _interrupted()], release=True)
-        return False
-    again = [after.call(call_id) for call_id in replays]
+    again = [after.call(call_id) for call_id in plan.of(CallRecovery.REPLAY)]
     if await drive.rounds.begin(lead, again, opened=after, fresh=False, point="round.continued"):
         await drive.rounds.run()
     return not drive.log.released

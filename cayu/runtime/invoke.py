@@ -26,7 +26,7 @@ class Outcome:
 
     result: CallResult
     code: str | None = None
-    """None when the tool returned; `raised` when it did not."""
+    """None when the tool returned what can be kept, `unstorable` when it cannot, `raised` when it did not return."""
 
 
 async def invoke(tool: Tool, ctx: ToolContext, args: dict[str, Any], max_bytes: int) -> Outcome:
@@ -40,7 +40,7 @@ async def invoke(tool: Tool, ctx: ToolContext, args: dict[str, Any], max_bytes: 
         logger.exception("tool %s raised in session %s", tool.spec.name, ctx.session_id)
         return Outcome(CallResult(content=_words(error), is_error=True), code="raised")
     reach("tool.returned")
-    return Outcome(stored_result(given, tool.spec.max_terminal_payload_bytes or max_bytes))
+    return kept_outcome(given, tool.spec.max_terminal_payload_bytes or max_bytes)
 
 
 def _words(error: BaseException) -> str:
@@ -52,7 +52,7 @@ def _words(error: BaseException) -> str:
         return name
 
 
-def stored_result(given: object, max_bytes: int) -> CallResult:
+def kept_outcome(given: object, max_bytes: int) -> Outcome:
     """Return a tool's result as it is kept; one that cannot be kept becomes an error result of a completed call."""
     if not isinstance(given, ToolResult):
         return _unstorable(f"the tool returned {type(given).__name__}, not a ToolResult")
@@ -68,8 +68,8 @@ def stored_result(given: object, max_bytes: int) -> CallResult:
     size = len(dumps([result.content, result.structured, result.artifacts]))
     if size > max_bytes:
         return _unstorable(f"it has {size} bytes of JSON and the bound is {max_bytes}")
-    return result
+    return Outcome(result)
 
 
-def _unstorable(problem: str) -> CallResult:
-    return CallResult(content=UNSTORABLE.format(problem=problem), is_error=True)
+def _unstorable(problem: str) -> Outcome:
+    return Outcome(CallResult(content=UNSTORABLE.format(problem=problem), is_error=True), code="unstorable")

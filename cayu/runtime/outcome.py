@@ -11,11 +11,17 @@ from cayu.events import Event
 from cayu.messages import Frozen
 from cayu.runtime.admission import stand
 from cayu.runtime.app import CayuApp
+from cayu.runtime.ownership import is_gone
 from cayu.sessions.requests import ResumeRequest, RunRequest, ToolApprovalRequest, UserInputResponse
 from cayu.sessions.states import SessionStatus
+from cayu.sessions.streams import HeadQuery, is_owned
 from cayu.sessions.view import CallView, SessionView
 
 Request = RunRequest | ResumeRequest | ToolApprovalRequest | UserInputResponse
+
+
+MOST_LOST = 1000
+"""Sessions of one status that are looked at."""
 
 
 class ToolCallOutcome(Frozen):
@@ -85,6 +91,19 @@ async def outcome_of(app: CayuApp, session_id: str, events: tuple[Event, ...] = 
 async def session_view(app: CayuApp, session_id: str) -> SessionView:
     """Return what a session's log means now. Raises `SessionNotFound`."""
     return (await stand(app.services, session_id)).view
+
+
+async def lost_sessions(app: CayuApp) -> list[str]:
+    """Return the ids of sessions that were cut off at work: their process is gone, or their lease has run out."""
+    now = await app.session_store.now()
+    found = []
+    for status in (SessionStatus.RUNNING, SessionStatus.INTERRUPTING):
+        page = await app.session_store.heads(HeadQuery(status=status, limit=MOST_LOST))
+        for head in page.rows:
+            owner = head.state.owner
+            if not is_owned(head.state, now) or (owner is not None and is_gone(owner)):
+                found.append(head.row.id)
+    return found
 
 
 def _started(app: CayuApp, request: Request) -> AsyncGenerator[Event, None]:

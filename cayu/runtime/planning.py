@@ -27,6 +27,8 @@ logger = logging.getLogger("cayu.runtime")
 
 ALLOW, APPROVAL, QUESTION = "allow", "approval", "question"
 """Verdicts on calls that may run; the others are the codes of `cayu.sessions.texts`."""
+POLICY_FAILED = ToolPolicyResult(decision=ToolPolicyDecision.DENY)
+"""What stands for the answer of a policy that gave none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ async def plan_round(
             call = round_of({"tool_round_id": round_id, "step": step, "calls": [entry]}, _only(part)).calls[0]
             answer = await authorize(assembly, session, call, round_id)
             verdict, reason = _verdict(answer)
-            asked = entry["verdict"] == QUESTION and verdict != "policy_denied"
+            asked = entry["verdict"] == QUESTION and verdict in (ALLOW, APPROVAL)
             entry |= {"verdict": QUESTION if asked else verdict} | ({"reason": reason} if reason else {})
             if asked or verdict == APPROVAL:
                 waits[entry["tool_call_id"]] = answer
@@ -108,13 +110,14 @@ async def authorize(assembly: Assembly, session: Session, call: CallView, round_
     except asyncio.CancelledError:
         if is_cancelling():
             raise
-        answer = None
+        return POLICY_FAILED
     except Exception:
         logger.exception("the tool policy raised on %s in session %s", call.name, session.id)
-        answer = None
+        return POLICY_FAILED
     if isinstance(answer, ToolPolicyResult):
         return answer
-    return ToolPolicyResult(decision=ToolPolicyDecision.DENY, reason="The tool policy failed to decide.")
+    logger.error("the tool policy answered %s, not a ToolPolicyResult, on %s", type(answer).__name__, call.name)
+    return POLICY_FAILED
 
 
 def _verdict(answer: ToolPolicyResult) -> tuple[str, str | None]:
@@ -124,7 +127,7 @@ def _verdict(answer: ToolPolicyResult) -> tuple[str, str | None]:
         case ToolPolicyDecision.REQUIRE_APPROVAL:
             return APPROVAL, None
         case _:
-            return "policy_denied", answer.reason
+            return ("policy_failed", None) if answer is POLICY_FAILED else ("policy_denied", answer.reason)
 
 
 def _ask(assembly: Assembly, call: CallView, answer: ToolPolicyResult, now: int) -> Draft:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from cayu.agents import AgentSpec
 from cayu.environments import Environment
 from cayu.errors import InvalidInput, MissingBinding, NotRegistered
 from cayu.identity import RUNTIME_PROTOCOL, ComponentDigest, ExecutionProfile, IdentityMint
-from cayu.providers.base import ModelProvider, ToolDescription
+from cayu.providers.base import ModelProvider, ModelRequest, ModelStreamEvent, ToolDescription
 from cayu.tools.policy import AllowAllToolPolicy, ToolPolicy
 from cayu.tools.spec import InputValidator, Tool, check_tools
 
@@ -37,6 +37,14 @@ class Assembly:
     environment: Environment | None
     descriptions: tuple[ToolDescription, ...]
     profile: ExecutionProfile
+
+
+class _Silent(ModelProvider):
+    """A provider that is never asked."""
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelStreamEvent]:
+        """Refuse."""
+        raise InvalidInput("Nothing is asked while a session is only being closed.")
 
 
 class Registry:
@@ -83,6 +91,12 @@ class Registry:
             validators={tool.spec.name: InputValidator(tool.spec) for tool in listed},
             policy=policy or AllowAllToolPolicy(),
         )
+
+    def nothing(self) -> Assembly:
+        """Return an assembly without anything that could run, for work that only closes."""
+        spec = AgentSpec(name="nobody", model="none")
+        profile = ExecutionProfile({})
+        return Assembly(spec, _Silent(), {}, {}, AllowAllToolPolicy(), None, (), profile)
 
     @property
     def agent_names(self) -> tuple[str, ...]:
@@ -160,4 +174,4 @@ def _find(kind: str, name: str | None, known: Mapping[str, Any]) -> Any:
 
 def _refuse_double(kind: str, name: str, known: Mapping[str, Any]) -> None:
     if name in known:
-        raise InvalidInput(f"A {kind} named {name!r} is registered already; give each its own name.")
+        raise InvalidInput(f"There is a {kind} named {name!r} already; give each its own name.")

@@ -19,9 +19,9 @@ from cayu.events import EventType as E
 from cayu.runtime.config import RuntimeConfig
 from cayu.runtime.invoke import Outcome, invoke
 from cayu.runtime.log import SessionLog
-from cayu.runtime.planning import APPROVAL, authorize
+from cayu.runtime.planning import APPROVAL, POLICY_FAILED, authorize
 from cayu.runtime.registry import Assembly
-from cayu.sessions.projection import Draft
+from cayu.sessions.projection import FAILED_CODES, Draft
 from cayu.sessions.records import session_record
 from cayu.sessions.states import UNEXECUTED_WAITING, CallState
 from cayu.sessions.streams import StreamHead
@@ -176,7 +176,7 @@ class RoundRunner:
         if answer.decision is ToolPolicyDecision.DENY or (
             answer.decision is ToolPolicyDecision.REQUIRE_APPROVAL and not covered
         ):
-            self._refusals[call.id] = ("policy_denied", answer.reason)
+            self._refusals[call.id] = ("policy_failed" if answer is POLICY_FAILED else "policy_denied", answer.reason)
             return False
         return True
 
@@ -229,15 +229,14 @@ class RoundRunner:
             payload = named | {"executed": code != "interrupted"}
             if call.replayed:
                 payload["replayed_after_recovery"] = True
-            if code is not None:
-                return Draft(E.TOOL_FAILED, payload | {"code": code})
-            return Draft(E.TOOL_COMPLETED, payload)
+            kind = E.TOOL_FAILED if code in FAILED_CODES else E.TOOL_COMPLETED
+            return Draft(kind, payload | ({"code": code} if code else {}))
         code, reason = self._refusals.get(call.id) or (call.code or "not_started", call.reason)
         payload = named | {"executed": False, "code": code} | ({"reason": reason} if reason else {})
         return Draft(E.TOOL_BLOCKED if code in _BLOCKED else E.TOOL_FAILED, payload)
 
 
-_BLOCKED = frozenset({"policy_denied", "approval_denied", "approval_expired", "input_expired"})
+_BLOCKED = frozenset({"policy_denied", "policy_failed", "approval_denied", "approval_expired", "input_expired"})
 
 
 def _outcome(task: asyncio.Task[Outcome]) -> Outcome:

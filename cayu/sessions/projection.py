@@ -15,6 +15,8 @@ from cayu.sessions.streams import Item
 from cayu.sessions.view import CallView, RoundView
 
 EFFECT_KIND = "effect"
+FAILED_CODES = frozenset({"raised", "lost", "interrupted"})
+"""Codes of staged results that stand for a call which did not return; any other call has done its work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ def _effect_item(draft: Draft, call: CallView) -> Item | None:
     if draft.type == E.EFFECT_OUTCOME_UNKNOWN:
         return Item(EFFECT_KIND, call.id, EFFECT.advance(EffectState.STARTED, draft.type), body=_named(call))
     if draft.type == E.TOOL_STAGED:
-        event = E.TOOL_FAILED if draft.payload.get("code") else E.TOOL_COMPLETED
+        event = E.TOOL_FAILED if draft.payload.get("code") in FAILED_CODES else E.TOOL_COMPLETED
         return Item(EFFECT_KIND, call.id, EFFECT.advance(EffectState.STARTED, event), body=_named(call))
     return None
 

@@ -6,6 +6,7 @@ UNEXECUTED: dict[str, str] = {
     "unknown_tool": "Not executed: there is no tool of this name.",
     "invalid_arguments": "Not executed: the arguments do not fit the tool's schema.",
     "policy_denied": "Not executed: the tool policy does not allow this call.",
+    "policy_failed": "Not executed: the tool policy failed to decide.",
     "approval_denied": "Not executed: a human denied this call.",
     "approval_expired": "Not executed: nobody approved this call in time.",
     "input_expired": "Not answered: nobody answered this question in time.",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -84,7 +86,7 @@ def tool(
     def decorate(function: Callable[..., Any]) -> FunctionTool:
         model, context = _arguments(function)
         identity = ExecutionProfileBehaviorIdentity(
-            name=f"{function.__module__}.{function.__qualname__}"[:256],
+            name=f"{_module_of(function)}.{function.__qualname__}"[:256],
             behavior_version=version,
             implementation_version=version,
         )
@@ -100,6 +102,16 @@ def tool(
         return FunctionTool(function, spec, model, context)
 
     return decorate
+
+
+def _module_of(function: Callable[..., Any]) -> str:
+    """Return the module's name as an importer sees it: a script is `__main__` only to itself."""
+    if function.__module__ != "__main__":
+        return function.__module__
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    file = getattr(main, "__file__", None)
+    return str(spec.name) if spec is not None else Path(file).stem if file else "__main__"
 
 
 def _arguments(function: Callable[..., Any]) -> tuple[type[BaseModel], str | None]:

@@ -103,11 +103,17 @@ class InputValidator:
 
         Names places and rules, never the values, which may be long or private.
         """
-        found = {
-            f"{_path(error.instance_path)} breaks {str(error.schema_path[-1])!r}"
-            for error in self._validator.iter_errors(arguments)
-        }
+        found = {f"{_path(error.instance_path)} {_broken(error)}" for error in self._validator.iter_errors(arguments)}
         return "; ".join(sorted(found)[:MOST_PROBLEMS]) or None
+
+
+_NAMING = frozenset({"required", "additionalProperties"})
+"""Rules whose message names properties and holds no value."""
+
+
+def _broken(error: ValidationError) -> str:
+    rule = str(error.schema_path[-1])
+    return f"breaks {rule!r}: {error.message}" if rule in _NAMING else f"breaks {rule!r}"
 
 
 def _compiled(schema: dict[str, Any]) -> Draft202012Validator:

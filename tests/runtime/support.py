@@ -16,6 +16,7 @@ from cayu.providers.base import ModelStreamEvent
 from cayu.providers.scripted import Batch, ScriptedModelProvider
 from cayu.runtime.outcome import outcome_of
 from cayu.sessions import CallState, SessionView, ToolApprovalDecision, ToolApprovalRequest, fold
+from cayu.sessions.projection import FAILED_CODES
 from cayu.sessions.requests import ResolutionActor
 from cayu.sessions.streams import ItemQuery, Loaded, SessionStore, StreamState, Unit
 from cayu.tools import Tool, ToolContext, ToolPolicy, ToolPolicyDecision, ToolPolicyRequest, ToolPolicyResult
@@ -252,7 +253,7 @@ def _expected_effects(view: SessionView) -> dict[str, str]:
             elif call.state == CallState.UNKNOWN:
                 expected[call.id] = EffectState.UNKNOWN
             else:
-                expected[call.id] = EffectState.FAILED if call.code else EffectState.COMPLETED
+                expected[call.id] = EffectState.FAILED if call.code in FAILED_CODES else EffectState.COMPLETED
     return expected
 
 

@@ -238,7 +238,7 @@ async def test_an_effect_that_is_cut_off_is_unknown_and_the_round_stays_open(
     assert (action.kind, action.tool_call_id, action.tool_name) == ("manual_recovery", call.id, "t")
     assert (action.approval_id, action.input_id) == (None, None)
     before = await log_of(app)
-    with pytest.raises(SessionNeedsRecovery, match="list_pending_actions"):
+    with pytest.raises(SessionNeedsRecovery, match="cannot settle it"):
         await play(app.resume(next_turn()))
     with pytest.raises(SessionNeedsRecovery):
         await play(app.recover_incomplete_session(SESSION))

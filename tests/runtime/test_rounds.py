@@ -331,7 +331,7 @@ async def test_a_policy_that_fails_to_decide_denies() -> None:
     tool = FakeTool("t", effect=EXTERNAL)
     app = make_app(None, [calls("t"), "done"], [tool], FakePolicy(fails))
     outcome = await run_to_completion(app, new_run())
-    assert (outcome.status, outcome.tool_calls[0].code, tool.calls) == ("completed", "policy_denied", [])
+    assert (outcome.status, outcome.tool_calls[0].code, tool.calls) == ("completed", "policy_failed", [])
     assert "secret words" not in str([event.payload for event in outcome.events])
 
 

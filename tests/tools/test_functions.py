@@ -203,7 +203,7 @@ async def test_a_value_that_cannot_be_kept_does_not_undo_the_call(value: Any) ->
     request = RunRequest(agent_name="ann", messages=(Message.text("user", "go"),))
     outcome = await run_to_completion(app, request)
     call = outcome.tool_calls[0]
-    assert (len(acted), call.state, call.is_error, call.code) == (1, "completed", True, None)
+    assert (len(acted), call.state, call.is_error, call.code) == (1, "completed", True, "unstorable")
     assert outcome.final_text == "done"
 
 

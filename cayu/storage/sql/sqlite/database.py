@@ -180,6 +180,8 @@ class Database:
             raise StoreClosed
 
     def _connect_writer(self) -> sqlite3.Connection:
+        if self.path.is_dir():
+            raise StoreNotADatabase(path=str(self.path), problem="it is a folder")
         if not self.path.parent.is_dir():
             raise StoreReadOnly(f"The folder of {self.path} does not exist; create it, or give another path.")
         raw = sqlite3.connect(
