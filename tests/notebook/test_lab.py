@@ -205,7 +205,7 @@ def test_a_restart_leaves_no_connection_behind(tmp_path: Path) -> None:
             lab.restart()
             lab.run("reader", "How are samples labelled?")
         assert len(driver_threads()) == one_life, "every life of the application left connections open"
-    assert len(driver_threads()) == before, "a closed lab left connections open"
+    until(lambda: len(driver_threads()) <= before, "the connections of a closed lab to end")
 
 
 # Factories.
@@ -494,3 +494,27 @@ def test_a_script_that_forgets_to_close_exits_within_a_second(tmp_path: Path, ho
         assert child.stderr is not None
         assert child.returncode == code, child.stderr.read()
     assert took < 1
+
+
+def test_what_was_cut_off_is_named_with_what_waits(tmp_path: Path) -> None:
+    with Lab.open(tmp_path / "runs.db", factory=application(tmp_path)) as lab:
+        action = lab.run("clerk", "Please order nitrile gloves, two boxes.").pending[0]
+        child = run_child("cayu.examples.handbook:approve_in", [str(tmp_path), action.id], crash_at="tool.returned")
+        assert child.killed
+        waiting = lab.pending()
+        assert (len(waiting), waiting.lost) == (0, (action.action.session,))
+        assert f"lab.recover('{action.action.session}')" in repr(waiting)
+        assert "was cut off" in waiting._repr_mimebundle_()["text/html"]
+        assert lab.recover(action.action.session).status == "completed"
+        assert lab.pending().lost == ()
+
+
+def test_a_factory_that_forgets_its_store_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="pass it on"):
+        Lab.open(tmp_path / "runs.db", factory=lambda session_store=None: CayuApp())
+    with pytest.raises(InvalidInput, match="factory is a function"):
+        Lab.open(tmp_path / "runs.db", factory=CayuApp())  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="'rw' or 'ro'"):
+        Lab.open(tmp_path / "runs.db", mode="w")  # type: ignore[arg-type]
+    with pytest.raises(StoreNotADatabase, match="it is a folder"):
+        Lab.open(tmp_path, factory=CayuApp)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -31,7 +33,14 @@ from runtime.support import (
 )
 
 from cayu.approvals import AskUserTool, UserInputResponse
-from cayu.errors import AlreadyDecided, ExecutionProfileMismatchError, InvalidInput, SessionNotRunning, StoreFull
+from cayu.errors import (
+    AlreadyDecided,
+    ExecutionProfileMismatchError,
+    InvalidInput,
+    PendingActionNotFound,
+    SessionNotRunning,
+    StoreFull,
+)
 from cayu.events import EventType as E
 from cayu.knowledge import KnowledgeAccessScope, KnowledgeEntry
 from cayu.observability import InMemoryEventSink
@@ -41,7 +50,16 @@ from cayu.runtime.outcome import session_view
 from cayu.sessions import InterruptSessionRequest, RunRequest
 from cayu.sessions.streams import Unit
 from cayu.storage import InMemoryKnowledgeStore, InMemorySessionStore, SQLiteSessionStore
-from cayu.tools import ToolEffect, ToolPolicy, ToolPolicyDecision, ToolPolicyRequest, ToolPolicyResult, ToolResult, tool
+from cayu.tools import (
+    AlwaysRequireApprovalToolPolicy,
+    ToolEffect,
+    ToolPolicy,
+    ToolPolicyDecision,
+    ToolPolicyRequest,
+    ToolPolicyResult,
+    ToolResult,
+    tool,
+)
 from cayu.tools.functions import FunctionTool
 
 
@@ -300,3 +318,50 @@ async def test_a_store_outside_the_runtime_is_read_back_as_it_was(tmp_path: Any)
             await app.session_store.load({})  # type: ignore[arg-type]
         assert "SQLite refused" not in str(raised.value)
         assert (await log_of(app)).head.state.status == "completed"
+
+
+async def test_a_lost_session_is_closed_without_the_registrations_that_it_began_with() -> None:
+    store = InMemorySessionStore()
+    act = FakeTool("act", effect=ToolEffect.EXTERNAL)
+    await _lost(store, [act])
+    stranger = CayuApp(session_store=store)
+    told = await play(stranger.interrupt_session(InterruptSessionRequest(session_id=SESSION, reason="over")))
+    assert types_of(told) == [E.SESSION_INTERRUPT_REQUESTED, E.EFFECT_OUTCOME_UNKNOWN, E.SESSION_INTERRUPTED]
+    view = await assert_consistent(stranger)
+    assert (view.status, [call.state for call in view.rounds[0].calls], len(act.calls)) == (
+        "interrupted",
+        ["unknown"],
+        1,
+    )
+
+
+async def test_what_waits_for_something_else_is_said_to() -> None:
+    app = make_app(None, [calls("act"), "done"], [FakeTool("act")], AlwaysRequireApprovalToolPolicy())
+    await play(app.run(new_run()))
+    [approval_id] = await waiting_ids(app)
+    response = UserInputResponse(session_id=SESSION, input_id=approval_id, answer="yes")
+    with pytest.raises(PendingActionNotFound, match="waits for an approval or a denial"):
+        await play(app.resolve_user_input(response))
+
+
+async def test_a_policy_that_fails_is_told_from_one_that_denies(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(request: ToolPolicyRequest) -> ToolPolicyResult:
+        raise LookupError("no rule")
+
+    app = make_app(None, [calls("act"), "done"], [FakeTool("act")], FakePolicy(fail))
+    await play(app.run(new_run()))
+    view = await session_view(app, SESSION)
+    assert [(call.state, call.code) for call in view.rounds[0].calls] == [("blocked", "policy_failed")]
+    assert "the tool policy" in caplog.text
+
+
+def test_a_script_and_its_importer_have_one_identity(tmp_path: Any) -> None:
+    program = tmp_path / "freezer.py"
+    program.write_text(
+        "from cayu import ToolEffect, tool\n"
+        "@tool(version='1', effect=ToolEffect.NONE)\n"
+        "def read() -> str:\n    return 'x'\n"
+        "if __name__ == '__main__':\n    print(read.spec.execution_profile_identity.name)\n"
+    )
+    ran = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "freezer.read"
