@@ -11,7 +11,6 @@ from cayu.events import EventType as E
 from cayu.runtime.admission import (
     RUNNING,
     Enter,
-    Standing,
     check_profile,
     refuse_running,
     refuse_unknown,
@@ -28,7 +27,7 @@ from cayu.sessions.recovery import CallRecovery, RecoveryPlan, plan_recovery
 from cayu.sessions.requests import InterruptSessionRequest, ResumeRequest, RunRequest
 from cayu.sessions.states import UNEXECUTED_WAITING
 from cayu.sessions.streams import StreamRow, readable_owner
-from cayu.sessions.view import CallView, SessionView
+from cayu.sessions.view import CallView, RoundView, SessionView
 
 ACCOUNTING = 1
 """Version of how the log accounts for time and tokens."""
@@ -102,7 +101,7 @@ def enter_recovery(session_id: str) -> Enter:
         assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
         await check_profile(drive, standing, assembly, "recovery")
         drive.attach(view, assembly, evicting=standing.evicting)
-        return await _recover(drive, standing, plan_recovery(view, assembly.tools))
+        return await _recover(drive, plan_recovery(view, assembly.tools))
 
     return repeated(enter)
 
@@ -119,50 +118,46 @@ def enter_closing(request: InterruptSessionRequest) -> Enter:
         asked = request.model_dump(mode="json", exclude={"session_id"}, exclude_none=True)
         lead = [Draft(E.SESSION_INTERRUPT_REQUESTED, asked)]
         stopping = ahead(view, [(draft.type, draft.payload) for draft in lead])
-        plan = plan_recovery(stopping, ())
-        if view.open_round is not None:
-            lead += _settled(drive, plan, view)
-        await drive.log.commit([*lead, _interrupted()], release=True)
+        await drive.log.commit([*lead, *_ending(drive, plan_recovery(stopping, ()))], release=True)
         return False
 
     return repeated(enter)
 
 
-def _settled(drive: Drive, plan: RecoveryPlan, view: SessionView) -> list[Draft]:
-    """Return what is written of the open round of a session that ends: the calls that are gone, and the close."""
-    opened = view.rounds[-1]
+def _gone(drive: Drive, plan: RecoveryPlan) -> tuple[list[Draft], RoundView]:
+    """Return what is written of the calls that were lost, and the open round as that leaves it."""
+    view = drive.log.view
     gone = (*plan.of(CallRecovery.MARK_UNKNOWN), *plan.of(CallRecovery.FAIL))
-    lead = [lost(call) for call in opened.calls if call.id in gone]
+    lead = [lost(call) for call in view.rounds[-1].calls if call.id in gone]
     drive.rounds.refuse(plan.of(CallRecovery.CLOSE_UNEXECUTED), "not_started")
     after = ahead(view, [(draft.type, draft.payload) for draft in lead]).open_round
     assert after is not None
-    return [*lead, *drive.rounds.closing(lead, after)]
+    return lead, after
 
 
-async def _recover(drive: Drive, standing: Standing, plan: RecoveryPlan) -> bool:
-    opened = standing.view.open_round
-    if opened is None:
-        if plan.goes_on:
-            await drive.log.commit([])
-        else:
-            await drive.log.commit([_interrupted()], release=True)
-        return plan.goes_on
+def _ending(drive: Drive, plan: RecoveryPlan) -> list[Draft]:
+    """Return what ends a lost session as interrupted; an unknown outcome leaves its round open for an operator."""
+    ended: dict[str, object] = {"reason": "interrupt_requested"}
+    if drive.log.view.open_round is None:
+        return [Draft(E.SESSION_INTERRUPTED, ended)]
+    lead, after = _gone(drive, plan)
+    if after.unknown:
+        ended |= {"needs": "manual_recovery", "tool_round_id": after.id}
+    return [*lead, *drive.rounds.closing(lead, after), Draft(E.SESSION_INTERRUPTED, ended)]
+
+
+async def _recover(drive: Drive, plan: RecoveryPlan) -> bool:
     if drive.log.view.interrupt_requested:
-        await drive.log.commit([*_settled(drive, plan, drive.log.view), _interrupted()], release=True)
+        await drive.log.commit(_ending(drive, plan), release=True)
         return False
-    gone = (*plan.of(CallRecovery.MARK_UNKNOWN), *plan.of(CallRecovery.FAIL))
-    lead = [lost(call) for call in opened.calls if call.id in gone]
-    drive.rounds.refuse(plan.of(CallRecovery.CLOSE_UNEXECUTED), "not_started")
-    after = ahead(drive.log.view, [(draft.type, draft.payload) for draft in lead]).open_round
-    assert after is not None
+    if drive.log.view.open_round is None:
+        await drive.log.commit([])
+        return True
+    lead, after = _gone(drive, plan)
     again = [after.call(call_id) for call_id in plan.of(CallRecovery.REPLAY)]
     if await drive.rounds.begin(lead, again, opened=after, fresh=False, point="round.continued"):
         await drive.rounds.run()
     return not drive.log.released
-
-
-def _interrupted() -> Draft:
-    return Draft(E.SESSION_INTERRUPTED, {"reason": "interrupt_requested"})
 
 
 async def continue_round(drive: Drive, lead: Sequence[Draft]) -> bool:
