@@ -12,7 +12,7 @@ from cayu.identity import ExecutionProfileAdoptionIntent, ExecutionProfileBehavi
 from cayu.knowledge import KnowledgeAccessScope, KnowledgeEntry, KnowledgeQuery, KnowledgeStore
 from cayu.messages import Message
 from cayu.runtime import CayuApp, RunOutcome, RuntimeConfig, run_to_completion
-from cayu.sessions import ResumeRequest, RunRequest, SessionStatus
+from cayu.sessions import ResumeRequest, RunLimits, RunRequest, SessionStatus
 from cayu.storage import SQLiteKnowledgeStore, SQLiteSessionStore
 from cayu.tools import Tool, ToolContext, ToolPolicy, ToolResult, ToolSpec, tool
 
@@ -33,6 +33,7 @@ __all__ = [
     "KnowledgeStore",
     "Message",
     "ResumeRequest",
+    "RunLimits",
     "RunOutcome",
     "RunRequest",
     "RuntimeConfig",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pydantic import Field
+
 from cayu.canonical import fingerprint
+from cayu.messages import Frozen
 
 
 class ToolEffect(StrEnum):
@@ -29,6 +32,28 @@ class EffectState(StrEnum):
     """The tool raised, or was lost in a way that leaves nothing behind."""
     UNKNOWN = "unknown"
     """It was cut off; whether it acted is not known."""
+
+
+class EffectOutcome(StrEnum):
+    """What was found out of a call."""
+
+    COMPLETED = "completed"
+    """It acted."""
+    FAILED = "failed"
+    """It did not act, and will not."""
+    UNKNOWN = "unknown"
+    """It could not be found out now."""
+
+
+class ToolEffectReceipt(Frozen):
+    """A service's own word on one call; it counts only for the key and the arguments that it names."""
+
+    idempotency_key: str = Field(min_length=1, max_length=256)
+    """The key under which the call acted."""
+    arguments_digest: str = Field(min_length=64, max_length=64)
+    """Of the arguments that it acted on, as the plan shows it."""
+    reference: str = Field(min_length=1, max_length=256)
+    """How the service names the effect: an order, a message, a transaction."""
 
 
 MAX_ATTEMPTS = 2

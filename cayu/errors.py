@@ -16,7 +16,13 @@
     │   ├── SessionRunFenced
     │   ├── PendingActionNotFound
     │   ├── AlreadyDecided
-    │   └── IllegalTransition
+    │   ├── IllegalTransition
+    │   └── InvalidSessionLog
+    ├── RecoveryError
+    │   ├── StaleRecoveryPlanError
+    │   ├── RecoveryExecutionConflict
+    │   └── ContradictoryEvidence
+    ├── BudgetExceeded
     ├── ExecutionProfileError
     │   ├── ExecutionProfileMismatchError
     │   ├── ExecutionProfileAdoptionRejected
@@ -164,6 +170,52 @@ class IllegalTransition(SessionError):
     machine: str
     state: str
     event: str
+
+
+class InvalidSessionLog(SessionError):
+    """Record {sequence} of session {session_id!r}, {event!r}, does not fit what stands before it, so nothing goes on
+    from here and nothing was written. Restore the store from a copy, or leave the session as evidence."""
+
+    sequence: int
+    event: str
+
+
+class RecoveryError(CayuError):
+    """A recovery was refused."""
+
+
+class StaleRecoveryPlanError(RecoveryError):
+    """Session {session_id!r} is no longer as plan {plan_id!r} found it; make a new plan and review it.
+    Nothing was written by this item."""
+
+    session_id: str
+    plan_id: str
+
+
+class RecoveryExecutionConflict(RecoveryError):
+    """Execution {execution_id!r} was begun with another plan or other decisions; nothing was written.
+    Repeat it exactly, or take a new execution id."""
+
+    execution_id: str
+
+
+class ContradictoryEvidence(RecoveryError):
+    """The evidence on call {tool_call_id!r} of session {session_id!r} contradicts what is known ({reason});
+    nothing was written. Find out which is right before settling the call."""
+
+    session_id: str
+    tool_call_id: str
+    reason: str
+
+
+class BudgetExceeded(CayuError):
+    """Budget {budget_id!r} has {left} {unit} left and {wanted} are asked for; nothing was reserved.
+    Raise the cap, or wait until other sessions have given theirs back."""
+
+    budget_id: str
+    unit: str
+    left: str
+    wanted: str
 
 
 class ExecutionProfileError(CayuError):

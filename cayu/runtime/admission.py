@@ -6,6 +6,7 @@ decision is made once and everyone else learns what it was.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -79,9 +80,24 @@ def refuse_running(standing: Standing) -> None:
         return
     if standing.owned:
         raise SessionRunning(session_id=view.row.id, owner=readable_owner(standing.state.owner))
+    refuse_lost_step(standing)
     reason = "a tool round is open" if view.open_round else "a model step may be in flight"
-    step = "recover_incomplete_session, or lab.recover in a notebook, goes on with it"
-    raise SessionNeedsRecovery(session_id=view.row.id, reason=reason, next_step=step)
+    step = "recover_incomplete_session, or lab.recover in a notebook, goes on with it; to look first, "
+    raise SessionNeedsRecovery(session_id=view.row.id, reason=reason, next_step=step + planning(view.row.id))
+
+
+def refuse_lost_step(standing: Standing) -> None:
+    """Raise when the provider was asked under a reservation, and what came of it has to be decided."""
+    view = standing.view
+    if view.model_in_flight and view.open_round is None:
+        reason = "the provider may have done a model step that was paid for in advance"
+        raise SessionNeedsRecovery(session_id=view.row.id, reason=reason, next_step=planning(view.row.id))
+
+
+def planning(session_id: str) -> str:
+    """Return how an operator gets a plan for a session."""
+    command = f"cayu recovery plan MODULE:FACTORY --session {shlex.quote(session_id)} --output plan.json"
+    return f"plan its recovery with app.plan_recovery, lab.plan_recovery or `{command}`"
 
 
 def refuse_unknown(standing: Standing) -> None:
@@ -90,7 +106,7 @@ def refuse_unknown(standing: Standing) -> None:
     if opened is not None and opened.unknown:
         calls = ", ".join(repr(call.id) for call in opened.unknown)
         reason = f"whether {calls} acted is not known"
-        step = "find out, outside, and go on in a new session: this release shows the call but cannot settle it"
+        step = f"find out, outside; {planning(standing.view.row.id)}, and execute the plan with what you found"
         raise SessionNeedsRecovery(session_id=standing.view.row.id, reason=reason, next_step=step)
 
 

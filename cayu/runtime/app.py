@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from cayu.agents import AgentSpec
-from cayu.canonical import dumps, loads
+from cayu.budgets.ledger import BudgetLedger, DocumentBudgetLedger
+from cayu.canonical import loads
 from cayu.clock import SystemClock
 from cayu.environments import Environment
-from cayu.errors import IllegalTransition, InvalidInput, SessionNotFound, SessionNotRunning
+from cayu.errors import InvalidInput, SessionNotFound
 from cayu.events import Event
-from cayu.events import EventType as E
 from cayu.knowledge.store import KnowledgeStore
 from cayu.observability.sinks import EventSink
 from cayu.providers.base import ModelProvider
-from cayu.runtime.admission import RUNNING, Enter, stand
+from cayu.runtime.admission import Enter
+from cayu.runtime.cascade import interrupt_tree
+from cayu.runtime.children import ChildRunner
 from cayu.runtime.config import RuntimeConfig
 from cayu.runtime.decisions import enter_answer, enter_approval
 from cayu.runtime.drive import Drive, Services
-from cayu.runtime.entries import enter_closing, enter_recovery, enter_resume, enter_run
-from cayu.runtime.log import build_event
+from cayu.runtime.entries import enter_recovery, enter_resume, enter_run
 from cayu.runtime.profiles import ExecutionProfilePolicy
 from cayu.runtime.registry import Registry
+from cayu.runtime.restart import execute_plan, make_plan
+from cayu.runtime.startup import Startup
+from cayu.sessions.plans import (
+    RecoveryExecution,
+    RecoveryExecutionRequest,
+    RecoveryPlan,
+    RecoveryPlanRequest,
+    StartupRecoveryResult,
+)
 from cayu.sessions.records import (
     PENDING,
     PENDING_KINDS,
@@ -43,9 +53,10 @@ from cayu.sessions.requests import (
     ToolApprovalRequest,
     UserInputResponse,
 )
-from cayu.sessions.streams import HeadQuery, ItemQuery, Record, SessionStore, Unit
+from cayu.sessions.streams import HeadQuery, ItemQuery, SessionStore
 from cayu.storage.memory import InMemorySessionStore
 from cayu.tools.policy import ToolPolicy
+from cayu.tools.reconcilers import ToolEffectReconciler
 from cayu.tools.spec import Tool
 
 
@@ -61,13 +72,15 @@ class CayuApp:
         *,
         session_store: SessionStore | None = None,
         knowledge_store: KnowledgeStore | None = None,
+        budget_ledger: BudgetLedger | None = None,
         event_sinks: Sequence[EventSink] = (),
         execution_profile_policy: ExecutionProfilePolicy | None = None,
         config: RuntimeConfig | None = None,
     ) -> None:
         """Bind the application to its stores.
 
-        `knowledge_store` is the application's own; tools receive the store of the selected environment.
+        `knowledge_store` is the application's own; tools receive the store of the selected environment. Without a
+        `budget_ledger`, budgets stand beside the sessions.
         """
         if isinstance(session_store, str | Path):
             raise InvalidInput("The session store is a path; pass SQLiteSessionStore(path), or leave it out.")
@@ -80,8 +93,11 @@ class CayuApp:
             registry=self._registry,
             config=config or RuntimeConfig(),
             clock=SystemClock(),
+            ledger=budget_ledger or DocumentBudgetLedger(self.session_store),
             sinks=tuple(event_sinks),
+            children=ChildRunner,
         )
+        self._startup = Startup(self.services)
 
     def register_provider(self, provider: ModelProvider, default: bool = False) -> None:
         """Register a model provider under its name; the first one is the default."""
@@ -92,10 +108,17 @@ class CayuApp:
         self._registry.add_environment(environment, default)
 
     def register_agent(
-        self, spec: AgentSpec, tools: Sequence[Tool] = (), tool_policy: ToolPolicy | None = None
+        self,
+        spec: AgentSpec,
+        tools: Sequence[Tool] = (),
+        tool_policy: ToolPolicy | None = None,
+        tool_effect_reconcilers: Mapping[str, ToolEffectReconciler] | None = None,
     ) -> None:
-        """Register an agent with its tools and the policy that decides about their calls (None allows all)."""
-        self._registry.add_agent(spec, tools, tool_policy)
+        """Register an agent with its tools and the policy that decides about their calls (None allows all).
+
+        `tool_effect_reconcilers`, by tool name, find out what calls have done that were cut off.
+        """
+        self._registry.add_agent(spec, tools, tool_policy, tool_effect_reconcilers or {})
 
     @property
     def agent_names(self) -> tuple[str, ...]:
@@ -133,32 +156,39 @@ class CayuApp:
         return self._drive(enter_recovery(session_id))
 
     async def interrupt_session(self, request: InterruptSessionRequest) -> AsyncGenerator[Event, None]:
-        """Ask a running session to stop, wherever it runs; one whose process is lost is closed here and now.
+        """Ask a running session and everything below it to stop, wherever it runs; what is lost is closed here and now.
 
         Raises `SessionNotRunning` and writes nothing when there is nothing to stop.
         """
-        standing = await stand(self.services, request.session_id)
-        row = standing.view.row
-        if standing.view.status not in RUNNING:
-            raise SessionNotRunning(session_id=row.id, status=standing.view.status)
-        drive = self.services.drives.get(row.id)
-        if drive is None and not standing.owned:
-            async with aclosing(self._drive(enter_closing(request))) as events:
-                async for event in events:
-                    yield event
-            return
-        payload = request.model_dump(mode="json", exclude={"session_id"}, exclude_none=True)
-        record = Record(E.SESSION_INTERRUPT_REQUESTED, dumps(payload))
-        unit = Unit(stream=row.id, expected_version=None, fence=None, records=(record,))
-        try:
-            state, _ = await self.session_store.append(unit)
-        except IllegalTransition as ended:
-            raise SessionNotRunning(session_id=row.id, status=ended.state) from None
-        if drive is not None:
-            drive.interrupt()
-        loaded = await self.session_store.load(row.id, state.version - 1)
-        if loaded is not None and loaded.records:
-            yield build_event(row, loaded.records[0])
+        async for event in interrupt_tree(self.services, request):
+            yield event
+
+    async def plan_recovery(self, request: RecoveryPlanRequest) -> RecoveryPlan:
+        """Say what recovery would do with sessions, and what stands in the way; writes nothing.
+
+        Raises `SessionNotFound` for a session that is named and is not there.
+        """
+        return await make_plan(self.services, request)
+
+    async def execute_recovery(self, request: RecoveryExecutionRequest) -> RecoveryExecution:
+        """Do what a reviewed plan says, under an id that the sessions' logs keep; an exact repeat does nothing.
+
+        Raises `StaleRecoveryPlanError`, `RecoveryExecutionConflict` and `ContradictoryEvidence` before any write. It
+        never adopts a changed profile, and never begins an unknown external call again.
+        """
+        return await execute_plan(self.services, request)
+
+    async def resume_pending_interruption_cascades(self) -> int:
+        """Bring interruptions that a crash has cut off to their end; return how many were taken up.
+
+        For startup: a session that has to stay as it is does not keep the others back, and is reported by
+        `get_startup_recovery_status`. Failures of the store are raised.
+        """
+        return await self._startup.sweep()
+
+    async def get_startup_recovery_status(self) -> StartupRecoveryResult:
+        """Return the latest sweep of this application; `not_run` before the first."""
+        return self._startup.result
 
     async def list_pending_actions(self, query: PendingActionQuery | None = None) -> PendingActionPage:
         """Return what waits for a human, from the oldest session on."""
@@ -188,6 +218,7 @@ class CayuApp:
     async def aclose(self) -> None:
         """Interrupt what still runs in this application, then close the stores it was given; safe to call twice."""
         await asyncio.gather(*(drive.shut() for drive in list(self.services.drives.values())))
+        await self.services.ledger.aclose()
         await self.session_store.aclose()
         if self.knowledge_store is not None:
             await self.knowledge_store.aclose()

@@ -20,6 +20,12 @@ class RuntimeConfig:
     """How long a run may be silent before it renews its claim."""
     cancel_grace_seconds: float = 5.0
     """How long an interrupted tool may take to give its result after all."""
+    tool_timeout_seconds: float | None = None
+    """How long a call may run before it is cut off, which leaves its outcome to be found out; None sets no end."""
+    reconcile_timeout_seconds: float = 30.0
+    """How long a reconciler may take."""
+    max_child_depth: int = 4
+    """How deep child sessions may nest."""
     max_result_bytes: int = 1 << 20
     """Largest tool result to keep, as JSON, for tools that set no bound of their own."""
     sink_timeout_seconds: float = 1.0
@@ -30,5 +36,7 @@ class RuntimeConfig:
             raise InvalidInput("parallel_width and max_result_bytes are at least 1.")
         if not 0 < self.renew_after_seconds < self.lease_seconds:
             raise InvalidInput("renew_after_seconds lies between 0 and lease_seconds.")
+        if self.reconcile_timeout_seconds <= 0 or (self.tool_timeout_seconds or 1.0) <= 0 or self.max_child_depth < 0:
+            raise InvalidInput("tool_timeout_seconds and reconcile_timeout_seconds are positive, max_child_depth too.")
         if self.cancel_grace_seconds < 0 or self.sink_timeout_seconds <= 0:
             raise InvalidInput("cancel_grace_seconds is not negative and sink_timeout_seconds is positive.")

@@ -10,7 +10,7 @@ from cayu.clock import as_datetime
 from cayu.crashpoints import reach
 from cayu.errors import AlreadyDecided, InvalidInput, PendingActionNotFound
 from cayu.events import EventType as E
-from cayu.runtime.admission import Enter, Standing, check_profile, repeated, stand
+from cayu.runtime.admission import Enter, Standing, check_profile, planning, repeated, stand
 from cayu.runtime.drive import Drive
 from cayu.runtime.entries import continue_round, expiry, is_expired
 from cayu.runtime.log import build_event
@@ -127,7 +127,7 @@ def _why_not(view: SessionView, action_id: str) -> str | None:
             wanted = "an answer" if call.state == CallState.AWAITING_INPUT else "an approval or a denial"
             return f"{action_id!r} of session {view.row.id!r} waits for {wanted}."
     if action_id.endswith(".recovery"):
-        return f"Whether the call of {action_id!r} acted is not known; this release shows it and cannot settle it."
+        return f"Whether the call of {action_id!r} acted has to be found out; {planning(view.row.id)}."
     return None
 
 

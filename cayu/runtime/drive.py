@@ -11,26 +11,33 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from cayu.budgets.ledger import BudgetLedger
 from cayu.clock import Clock
 from cayu.crashpoints import reach
 from cayu.errors import CayuError, ProviderError, SessionRunFenced, StoreError
 from cayu.events import Event
 from cayu.events import EventType as E
 from cayu.identity import IdentityStrength
+from cayu.messages import Message
 from cayu.observability.sinks import EventSink
+from cayu.runtime.budgeting import StepBudget, release_open
 from cayu.runtime.config import RuntimeConfig
+from cayu.runtime.lineage import cascade_drafts
 from cayu.runtime.log import SessionLog
 from cayu.runtime.outbox import Outbox
 from cayu.runtime.planning import plan_round, refused
 from cayu.runtime.registry import Assembly, Registry
-from cayu.runtime.rounds import RoundRunner
-from cayu.runtime.steps import ask_model, failure
+from cayu.runtime.rounds import RoundRunner, limit_drafts
+from cayu.runtime.steps import ask_model, failure, model_request, step_started
+from cayu.sessions.limits import step_limit
 from cayu.sessions.projection import Draft
 from cayu.sessions.records import session_record
 from cayu.sessions.streams import SessionStore, StreamHead, StreamRow
-from cayu.sessions.view import SessionView
+from cayu.sessions.view import CallView, SessionView
 from cayu.shielding import finish, is_cancelling
+from cayu.tools.spec import ChildSessions
 
 logger = logging.getLogger("cayu.runtime")
 
@@ -46,7 +53,10 @@ class Services:
     registry: Registry
     config: RuntimeConfig
     clock: Clock
+    ledger: BudgetLedger
     sinks: tuple[EventSink, ...] = ()
+    children: Callable[[Drive, CallView], ChildSessions] | None = None
+    """Gives a call of a drive the means to run child sessions."""
     drives: dict[str, Drive] = field(default_factory=dict)
     """The drives at work in this application, by session id."""
     _timeouts: Counter[int] = field(default_factory=Counter)
@@ -97,18 +107,31 @@ class Drive:
             await finish(_ended(self._task))
 
     def attach(
-        self, view: SessionView, assembly: Assembly, *, create: StreamRow | None = None, evicting: str | None = None
+        self,
+        view: SessionView,
+        assembly: Assembly,
+        *,
+        create: StreamRow | None = None,
+        evicting: str | None = None,
+        role: str = "",
     ) -> None:
-        """Set the session that this drive works on; called by the entry before its first commit."""
+        """Set the session that this drive works on; called by the entry before its first commit.
+
+        `role` is how its claim is called in the store, for those who find it taken.
+        """
         services = self.services
         if hasattr(self, "log"):
             self.log.stop()
         self.log = SessionLog(services.store, view, services.config, services.clock, self._publish)
         self.log.create, self.log.evicting = create, evicting
+        if role:
+            self.log.claim_as(role)
         self.log.on_interrupt = self.interrupt
         self.log.on_claim = self._register
         self.assembly = assembly
-        self.rounds = RoundRunner(self.log, assembly, services.config)
+        spawn = services.children
+        children = partial(spawn, self) if spawn is not None else None
+        self.rounds = RoundRunner(self.log, assembly, services.config, children)
 
     def interrupt(self) -> None:
         """Stop the work as soon as possible; safe to call at any time, from this loop."""
@@ -171,36 +194,51 @@ class Drive:
 
     async def _step(self) -> bool:
         view = self.log.view
-        if view.run.steps >= view.run.max_steps:
-            limit = {"limit": "max_steps", "value": view.run.max_steps}
-            ended = Draft(E.SESSION_INTERRUPTED, {"reason": "limit_reached", "limit": "max_steps"})
-            await self.log.commit([Draft(E.SESSION_LIMIT_REACHED, limit), ended], release=True)
+        timed = view.run.limits.max_elapsed_seconds is not None
+        reached = step_limit(view, await self.services.store.now() if timed else 0)
+        if reached is not None:
+            await self.log.commit(limit_drafts(reached), release=True)
+            return False
+        request = model_request(self.log, self.assembly)
+        budget = StepBudget(self.services.ledger, view)
+        reserved, allowed = await budget.reserve(self.assembly.provider, request)
+        if reserved:
+            start = [step_started(self.log, self.assembly)] if allowed else []
+            await self.log.commit([*reserved, *start], release=not allowed)
+        if not allowed:
             return False
         try:
-            message, drafts = await ask_model(self.log, self.assembly)
+            message, drafts = await ask_model(self.log, self.assembly, request)
         except ProviderError as error:
-            await self.log.commit(failure(self.log, self.assembly, error), release=True)
+            given_back = await release_open(self.services.ledger, view)
+            await self.log.commit([*given_back, *failure(self.log, self.assembly, error)], release=True)
             return False
         reach("model.answered")
+        drafts += await budget.reconcile(drafts[-1].payload["usage"])
         if message.tool_calls:
-            now = await self.services.store.now()
-            session = session_record(StreamHead(view.row, self.log.state))
-            planned = await plan_round(self.assembly, view, session, message, now)
-            lead = [*drafts, planned.opening]
-            if planned.asks:
-                paused = Draft(E.SESSION_INTERRUPTED, {"reason": "awaiting_human", "tool_round_id": planned.round.id})
-                self._warn_of_opaque_parts()
-                await self.log.commit([*lead, *planned.asks, paused], release=True, opened=planned.round)
-                reach("session.paused")
-                return False
-            calls = [call for call in planned.round.calls if not refused(call)]
-            if await self.rounds.begin(lead, calls, opened=planned.round, fresh=True, point="round.opened"):
-                await self.rounds.run()
-            return not self.log.released
+            return await self._round(message, drafts)
         reach("session.closing")
         await self.log.commit([*drafts, Draft(E.SESSION_COMPLETED, {})], release=True)
         reach("session.closed")
         return False
+
+    async def _round(self, message: Message, drafts: list[Draft]) -> bool:
+        """Open the round that a model's answer asks for, and run it or pause."""
+        view = self.log.view
+        now = await self.services.store.now()
+        session = session_record(StreamHead(view.row, self.log.state))
+        planned = await plan_round(self.assembly, view, session, message, now)
+        lead = [*drafts, planned.opening]
+        if planned.asks:
+            paused = Draft(E.SESSION_INTERRUPTED, {"reason": "awaiting_human", "tool_round_id": planned.round.id})
+            self._warn_of_opaque_parts()
+            await self.log.commit([*lead, *planned.asks, paused], release=True, opened=planned.round)
+            reach("session.paused")
+            return False
+        calls = [call for call in planned.round.calls if not refused(call)]
+        if await self.rounds.begin(lead, calls, opened=planned.round, point="round.opened"):
+            await self.rounds.run()
+        return not self.log.released
 
     def _warn_of_opaque_parts(self) -> None:
         """Say, while there is time, that a rebuilt application will not be accepted."""
@@ -216,9 +254,11 @@ class Drive:
     async def _stop(self, reason: str) -> None:
         """End an interrupted session: results in time are kept, the round is closed unless an outcome is unknown."""
         drafts = await self.rounds.stop()
+        drafts += await release_open(self.services.ledger, self.log.view)
         opened = self.log.view.open_round
         if opened is not None:
             drafts += self.rounds.closing(drafts, opened)
+        drafts += await cascade_drafts(self.services.store, self.log.view.row.id)
         ended = {"reason": reason}
         if opened is not None and (opened.unknown or any(draft.type == E.EFFECT_OUTCOME_UNKNOWN for draft in drafts)):
             ended |= {"needs": "manual_recovery", "tool_round_id": opened.id}
@@ -233,6 +273,7 @@ class Drive:
         logger.exception("the runtime failed in session %s", self.log.view.row.id)
         try:
             drafts = await self.rounds.stop()
+            drafts += await release_open(self.services.ledger, self.log.view)
             opened = self.log.view.open_round
             drafts += self.rounds.closing(drafts, opened) if opened is not None else []
             ended = Draft(E.SESSION_FAILED, {"code": "runtime_error", "detail": type(error).__name__})

@@ -6,31 +6,33 @@ import secrets
 from collections.abc import Sequence
 
 from cayu.crashpoints import reach
-from cayu.errors import SessionAwaitingHuman, SessionNotRunning, SessionRunning
+from cayu.errors import SessionAwaitingHuman, SessionNotFound, SessionNotRunning, SessionRunning
 from cayu.events import EventType as E
 from cayu.runtime.admission import (
     RUNNING,
     Enter,
     check_profile,
+    refuse_lost_step,
     refuse_running,
     refuse_unknown,
     repeated,
     stand,
 )
+from cayu.runtime.budgeting import release_open
 from cayu.runtime.drive import Drive
+from cayu.runtime.lineage import cascade_drafts
+from cayu.runtime.ownership import RECOVERING
 from cayu.runtime.planning import refused
 from cayu.runtime.profiles import ExecutionProfilePolicy, admit_profile, refuse_unclean
 from cayu.runtime.rounds import lost
 from cayu.sessions.fold import ahead
+from cayu.sessions.limits import ACCOUNTING
 from cayu.sessions.projection import Draft
-from cayu.sessions.recovery import CallRecovery, RecoveryPlan, plan_recovery
+from cayu.sessions.recovery import CallRecovery, Registrations, SessionRecovery, plan_recovery
 from cayu.sessions.requests import InterruptSessionRequest, ResumeRequest, RunRequest
 from cayu.sessions.states import UNEXECUTED_WAITING
-from cayu.sessions.streams import StreamRow, readable_owner
+from cayu.sessions.streams import HeadQuery, StreamRow, readable_owner
 from cayu.sessions.view import CallView, RoundView, SessionView
-
-ACCOUNTING = 1
-"""Version of how the log accounts for time and tokens."""
 
 
 def enter_run(request: RunRequest) -> Enter:
@@ -39,19 +41,22 @@ def enter_run(request: RunRequest) -> Enter:
     async def enter(drive: Drive) -> bool:
         assembly = drive.services.registry.assemble(request.agent_name, request.environment_name, choose_default=True)
         environment = assembly.environment
+        session_id = request.session_id or f"session-{secrets.token_hex(8)}"
         row = StreamRow(
-            id=request.session_id or f"session-{secrets.token_hex(8)}",
+            id=session_id,
             instance_id=f"s{secrets.token_hex(8)}",
             agent_name=assembly.agent.name,
             provider_name=assembly.provider.name,
             model=assembly.agent.model,
             environment_name=environment.spec.name if environment else None,
+            parent_session_id=request.parent_session_id,
+            causal_budget_id=await _budget_of(drive, request) or session_id,
             title=request.title,
             labels=request.labels,
             metadata=request.metadata,
         )
         drive.attach(SessionView(row), assembly, create=row)
-        started = {"accounting": ACCOUNTING, "profile": assembly.profile.as_json(), **_run_of(request)}
+        started = {"profile": assembly.profile.as_json(), **_run_of(request)}
         await drive.log.commit([Draft(E.SESSION_STARTED, started)])
         reach("session.created")
         return True
@@ -98,15 +103,16 @@ def enter_recovery(session_id: str) -> Enter:
             raise SessionNotRunning(session_id=session_id, status=view.status)
         if standing.owned:
             raise SessionRunning(session_id=session_id, owner=readable_owner(standing.state.owner))
+        refuse_lost_step(standing)
         assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
         await check_profile(drive, standing, assembly, "recovery")
-        drive.attach(view, assembly, evicting=standing.evicting)
-        return await _recover(drive, plan_recovery(view, assembly.tools))
+        drive.attach(view, assembly, evicting=standing.evicting, role=RECOVERING)
+        return await recover(drive)
 
     return repeated(enter)
 
 
-def enter_closing(request: InterruptSessionRequest) -> Enter:
+def enter_closing(request: InterruptSessionRequest, cascade_root: str) -> Enter:
     """Enter a session whose process was lost, only to end it: nothing runs, so no registration is needed."""
 
     async def enter(drive: Drive) -> bool:
@@ -114,58 +120,79 @@ def enter_closing(request: InterruptSessionRequest) -> Enter:
         view = standing.view
         if view.status not in RUNNING:
             raise SessionNotRunning(session_id=view.row.id, status=view.status)
-        drive.attach(view, drive.services.registry.nothing(), evicting=standing.evicting)
-        asked = request.model_dump(mode="json", exclude={"session_id"}, exclude_none=True)
-        lead = [Draft(E.SESSION_INTERRUPT_REQUESTED, asked)]
+        if standing.owned:
+            raise SessionRunning(session_id=view.row.id, owner=readable_owner(standing.state.owner))
+        drive.attach(view, drive.services.registry.nothing(), evicting=standing.evicting, role=RECOVERING)
+        lead = [] if view.interrupt_requested else [interrupt_draft(request, cascade_root)]
         stopping = ahead(view, [(draft.type, draft.payload) for draft in lead])
-        await drive.log.commit([*lead, *_ending(drive, plan_recovery(stopping, ()))], release=True)
+        await drive.log.commit([*lead, *await _ending(drive, plan_recovery(stopping, Registrations()))], release=True)
         return False
 
     return repeated(enter)
 
 
-def _gone(drive: Drive, plan: RecoveryPlan) -> tuple[list[Draft], RoundView]:
+def interrupt_draft(request: InterruptSessionRequest, cascade_root: str) -> Draft:
+    """Return the request to interrupt, as it is written; it names the session from which the whole tree stops."""
+    asked = request.model_dump(mode="json", exclude={"session_id"}, exclude_none=True)
+    return Draft(E.SESSION_INTERRUPT_REQUESTED, asked | {"cascade": {"root": cascade_root}})
+
+
+def _gone(drive: Drive, plan: SessionRecovery, settled: Sequence[Draft] = ()) -> tuple[list[Draft], RoundView]:
     """Return what is written of the calls that were lost, and the open round as that leaves it."""
     view = drive.log.view
     gone = (*plan.of(CallRecovery.MARK_UNKNOWN), *plan.of(CallRecovery.FAIL))
-    lead = [lost(call) for call in view.rounds[-1].calls if call.id in gone]
+    lead = [*(lost(call) for call in view.rounds[-1].calls if call.id in gone), *settled]
     drive.rounds.refuse(plan.of(CallRecovery.CLOSE_UNEXECUTED), "not_started")
     after = ahead(view, [(draft.type, draft.payload) for draft in lead]).open_round
     assert after is not None
     return lead, after
 
 
-def _ending(drive: Drive, plan: RecoveryPlan) -> list[Draft]:
+async def _ending(drive: Drive, plan: SessionRecovery, settled: Sequence[Draft] = ()) -> list[Draft]:
     """Return what ends a lost session as interrupted; an unknown outcome leaves its round open for an operator."""
+    view = drive.log.view
     ended: dict[str, object] = {"reason": "interrupt_requested"}
-    if drive.log.view.open_round is None:
-        return [Draft(E.SESSION_INTERRUPTED, ended)]
-    lead, after = _gone(drive, plan)
-    if after.unknown:
+    beside = [
+        *await release_open(drive.services.ledger, view),
+        *await cascade_drafts(drive.services.store, view.row.id),
+    ]
+    if view.open_round is None:
+        return [*beside, Draft(E.SESSION_INTERRUPTED, ended)]
+    lead, after = _gone(drive, plan, settled)
+    lead += await drive.rounds.settle(after, lead)
+    ends = drive.rounds.closing(lead, after)
+    if not ends:
         ended |= {"needs": "manual_recovery", "tool_round_id": after.id}
-    return [*lead, *drive.rounds.closing(lead, after), Draft(E.SESSION_INTERRUPTED, ended)]
+    return [*lead, *ends, *beside, Draft(E.SESSION_INTERRUPTED, ended)]
 
 
-async def _recover(drive: Drive, plan: RecoveryPlan) -> bool:
-    if drive.log.view.interrupt_requested:
-        await drive.log.commit(_ending(drive, plan), release=True)
+async def recover(drive: Drive, attribution: Sequence[Draft] = (), settled: Sequence[Draft] = ()) -> bool:
+    """Do what `plan_recovery` decides for a session that was lost.
+
+    `attribution` says on whose behalf, and `settled` what was found out of calls whose outcome was not known.
+    """
+    view = drive.log.view
+    plan = plan_recovery(view, drive.assembly.registrations)
+    if view.interrupt_requested:
+        await drive.log.commit([*attribution, *await _ending(drive, plan, settled)], release=True)
         return False
-    if drive.log.view.open_round is None:
-        await drive.log.commit([])
+    if view.open_round is None:
+        await drive.log.commit([*attribution, *await release_open(drive.services.ledger, view)])
         return True
-    lead, after = _gone(drive, plan)
+    lead, after = _gone(drive, plan, settled)
     again = [after.call(call_id) for call_id in plan.of(CallRecovery.REPLAY)]
-    if await drive.rounds.begin(lead, again, opened=after, fresh=False, point="round.continued"):
+    if await drive.rounds.begin([*attribution, *lead], again, opened=after, after=view, point="round.continued"):
         await drive.rounds.run()
     return not drive.log.released
 
 
 async def continue_round(drive: Drive, lead: Sequence[Draft]) -> bool:
     """Write the decisions in `lead` with the starts of the calls that may now run, and run the round to its end."""
-    opened = ahead(drive.log.view, [(draft.type, draft.payload) for draft in lead]).open_round
+    after = ahead(drive.log.view, [(draft.type, draft.payload) for draft in lead])
+    opened = after.open_round
     assert opened is not None
     calls = [call for call in opened.calls if call.state in UNEXECUTED_WAITING and not refused(call)]
-    if await drive.rounds.begin(lead, calls, opened=opened, fresh=False, point="round.continued"):
+    if await drive.rounds.begin(lead, calls, opened=opened, after=after, point="round.continued"):
         await drive.rounds.run()
     return not drive.log.released
 
@@ -182,10 +209,25 @@ def expiry(call: CallView) -> Draft:
     return Draft(E.TOOL_APPROVAL_EXPIRED, payload)
 
 
+async def _budget_of(drive: Drive, request: RunRequest) -> str | None:
+    """Return the causal budget that is asked for, or the parent's. Raises `SessionNotFound` for a parent unknown."""
+    if request.parent_session_id is None:
+        return request.causal_budget_id
+    page = await drive.services.store.heads(HeadQuery(session_id=request.parent_session_id, limit=1))
+    if not page.rows:
+        raise SessionNotFound(session_id=request.parent_session_id)
+    return request.causal_budget_id or page.rows[0].row.causal_budget_id
+
+
 def _run_of(request: RunRequest | ResumeRequest) -> dict[str, object]:
+    limits = request.limits.model_dump(mode="json", exclude_defaults=True)
+    budgets = [limit.model_dump(mode="json", exclude_defaults=True) for limit in request.budget_limits]
     return {
         "run_id": f"run-{secrets.token_hex(6)}",
+        "accounting": ACCOUNTING,
         "max_steps": request.max_steps,
+        **({"limits": limits} if limits else {}),
+        **({"budget_limits": budgets} if budgets else {}),
         "messages": [message.model_dump(mode="json") for message in request.messages],
         "metadata": request.metadata,
     }

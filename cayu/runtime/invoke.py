@@ -10,8 +10,10 @@ from typing import Any
 from cayu.canonical import dumps, normalise
 from cayu.crashpoints import reach
 from cayu.errors import NotJson
-from cayu.sessions.texts import UNSTORABLE
+from cayu.runtime.config import RuntimeConfig
+from cayu.sessions.texts import CUT_OFF, UNSTORABLE
 from cayu.sessions.view import CallResult
+from cayu.tools.reconcilers import ToolOutcomeUnknown
 from cayu.tools.spec import Tool, ToolContext, ToolResult
 
 logger = logging.getLogger("cayu.tools")
@@ -20,27 +22,44 @@ MAX_EXCEPTION_TEXT = 2000
 """Characters of an exception's own words that the model reads."""
 
 
+CUT_OFF_CODES = frozenset({"timed_out", "cancelled_itself", "outcome_unknown"})
+"""Codes of calls that were cut off: a NONE call has failed, any other may have acted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a dispatched call ended."""
 
     result: CallResult
     code: str | None = None
-    """None when the tool returned what can be kept, `unstorable` when it cannot, `raised` when it did not return."""
+    """None when the tool returned what can be kept, `unstorable` when it cannot, `raised` when it did not return, or
+    one of `CUT_OFF_CODES`."""
 
 
-async def invoke(tool: Tool, ctx: ToolContext, args: dict[str, Any], max_bytes: int) -> Outcome:
+async def invoke(tool: Tool, ctx: ToolContext, args: dict[str, Any], config: RuntimeConfig) -> Outcome:
     """Run a tool and return what it gave, as an error result where it raised or gave something that cannot be kept."""
     reach("tool.dispatched")
     try:
-        given = await tool.run(ctx, args)
+        async with asyncio.timeout(config.tool_timeout_seconds) as deadline:
+            given = await tool.run(ctx, args)
+    except TimeoutError:
+        return cut_off("timed_out")
+    except ToolOutcomeUnknown:
+        return cut_off("outcome_unknown")
     except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
+        if deadline.expired():
+            return cut_off("timed_out")
         logger.exception("tool %s raised in session %s", tool.spec.name, ctx.session_id)
         return Outcome(CallResult(content=_words(error), is_error=True), code="raised")
     reach("tool.returned")
-    return kept_outcome(given, tool.spec.max_terminal_payload_bytes or max_bytes)
+    return kept_outcome(given, tool.spec.max_terminal_payload_bytes or config.max_result_bytes)
+
+
+def cut_off(code: str) -> Outcome:
+    """Return the outcome of a call that did not come to its end."""
+    return Outcome(CallResult(content=CUT_OFF, is_error=True), code=code)
 
 
 def _words(error: BaseException) -> str:

@@ -81,6 +81,11 @@ class SessionLog:
         """True while this log holds its session."""
         return self.lease.epoch is not None and not self.released
 
+    def claim_as(self, role: str) -> None:
+        """Name what the claim is for; before the first commit only."""
+        forget(self.lease.owner)
+        self.lease = Lease(new_owner(role))
+
     async def commit(self, drafts: Sequence[Draft], *, release: bool = False, opened: RoundView | None = None) -> None:
         """Make drafts durable in one transaction, then apply and publish them.
 

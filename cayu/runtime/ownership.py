@@ -10,6 +10,8 @@ from pathlib import Path
 
 _LIVE: set[str] = set()
 """Claims held by this process at this moment."""
+RECOVERING = "recovery in "
+"""How the owner id of a recovery begins."""
 _PARTS = 6
 _START_FIELD = 19
 """Where the start time stands in /proc/PID/stat, counted from the field after the command's name."""
@@ -42,11 +44,11 @@ def _start_of(pid: int) -> str:
     return fields[_START_FIELD] if len(fields) > _START_FIELD else "-"
 
 
-def new_owner() -> str:
+def new_owner(role: str = "") -> str:
     """Return an owner id for one claim: readable first, then machine, boot, namespace, process start and a token."""
     pid = os.getpid()
     places = "|".join((*_here(), str(pid), _start_of(pid), secrets.token_hex(6)))
-    owner = f"process {pid} on {platform.node()} [{places}]"
+    owner = f"{role}process {pid} on {platform.node()} [{places}]"
     _LIVE.add(owner)
     return owner
 

@@ -11,7 +11,9 @@ from cayu.environments import Environment
 from cayu.errors import InvalidInput, MissingBinding, NotRegistered
 from cayu.identity import RUNTIME_PROTOCOL, ComponentDigest, ExecutionProfile, IdentityMint
 from cayu.providers.base import ModelProvider, ModelRequest, ModelStreamEvent, ToolDescription
+from cayu.sessions.recovery import Registrations
 from cayu.tools.policy import AllowAllToolPolicy, ToolPolicy
+from cayu.tools.reconcilers import ToolEffectReconciler
 from cayu.tools.spec import InputValidator, Tool, check_tools
 
 
@@ -23,6 +25,7 @@ class Registered:
     tools: Mapping[str, Tool]
     validators: Mapping[str, InputValidator]
     policy: ToolPolicy
+    reconcilers: Mapping[str, ToolEffectReconciler]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,13 @@ class Assembly:
     environment: Environment | None
     descriptions: tuple[ToolDescription, ...]
     profile: ExecutionProfile
+    reconcilers: Mapping[str, ToolEffectReconciler]
+    """By tool name."""
+
+    @property
+    def registrations(self) -> Registrations:
+        """What recovery needs to know of this assembly."""
+        return Registrations(tools=frozenset(self.tools), reconciled=frozenset(self.reconcilers))
 
 
 class _Silent(ModelProvider):
@@ -76,7 +86,13 @@ class Registry:
         if default:
             self._default_environment = environment.spec.name
 
-    def add_agent(self, spec: AgentSpec, tools: Sequence[Tool], policy: ToolPolicy | None) -> None:
+    def add_agent(
+        self,
+        spec: AgentSpec,
+        tools: Sequence[Tool],
+        policy: ToolPolicy | None,
+        reconcilers: Mapping[str, ToolEffectReconciler],
+    ) -> None:
         """Register an agent with its tools and its policy; without a policy every call is allowed."""
         if not isinstance(spec, AgentSpec):
             raise InvalidInput(f"{type(spec).__name__} is not an AgentSpec.")
@@ -85,18 +101,20 @@ class Registry:
         _refuse_double("agent", spec.name, self._agents)
         listed = tuple(tools)
         check_tools(listed)
+        _check_reconcilers(reconcilers, {tool.spec.name for tool in listed})
         self._agents[spec.name] = Registered(
             spec=spec,
             tools={tool.spec.name: tool for tool in listed},
             validators={tool.spec.name: InputValidator(tool.spec) for tool in listed},
             policy=policy or AllowAllToolPolicy(),
+            reconcilers=dict(reconcilers),
         )
 
     def nothing(self) -> Assembly:
         """Return an assembly without anything that could run, for work that only closes."""
         spec = AgentSpec(name="nobody", model="none")
         profile = ExecutionProfile({})
-        return Assembly(spec, _Silent(), {}, {}, AllowAllToolPolicy(), None, (), profile)
+        return Assembly(spec, _Silent(), {}, {}, AllowAllToolPolicy(), None, (), profile, {})
 
     @property
     def agent_names(self) -> tuple[str, ...]:
@@ -131,6 +149,7 @@ class Registry:
                 for tool in agent.tools.values()
             ),
             profile=self._profile(agent, provider, environment),
+            reconcilers=agent.reconcilers,
         )
 
     def _profile(self, agent: Registered, provider: ModelProvider, environment: Environment | None) -> ExecutionProfile:
@@ -164,6 +183,14 @@ def _environment_digest(mint: IdentityMint, environment: Environment | None) -> 
     scope = environment.knowledge_access_scope
     material = {"name": spec.name, "scope": scope.model_dump(mode="json") if scope else None}
     return mint.component("environment", material, spec.execution_profile_identity)
+
+
+def _check_reconcilers(reconcilers: Mapping[str, ToolEffectReconciler], tools: set[str]) -> None:
+    for name, reconciler in reconcilers.items():
+        if not isinstance(reconciler, ToolEffectReconciler):
+            raise InvalidInput(f"The reconciler of {name!r} is {reconciler!r:.80}, not a ToolEffectReconciler.")
+        if name not in tools:
+            raise InvalidInput(f"There is a reconciler for {name!r}, and the agent has no tool of that name.")
 
 
 def _find(kind: str, name: str | None, known: Mapping[str, Any]) -> Any:

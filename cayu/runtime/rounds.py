@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cayu.canonical import dumps, loads
@@ -17,28 +17,44 @@ from cayu.crashpoints import reach
 from cayu.effects import ToolEffect, idempotency_key
 from cayu.events import EventType as E
 from cayu.runtime.config import RuntimeConfig
-from cayu.runtime.invoke import Outcome, invoke
+from cayu.runtime.invoke import CUT_OFF_CODES, Outcome, cut_off, invoke
 from cayu.runtime.log import SessionLog
 from cayu.runtime.planning import APPROVAL, POLICY_FAILED, authorize
 from cayu.runtime.registry import Assembly
+from cayu.runtime.settlement import Settler
+from cayu.sessions.limits import call_limit
 from cayu.sessions.projection import FAILED_CODES, Draft
 from cayu.sessions.records import session_record
 from cayu.sessions.states import UNEXECUTED_WAITING, CallState
 from cayu.sessions.streams import StreamHead
 from cayu.sessions.texts import LOST, UNEXECUTED, unexecuted
-from cayu.sessions.view import CallResult, CallView, RoundView
+from cayu.sessions.view import CallResult, CallView, RoundView, SessionView
 from cayu.shielding import is_cancelling
 from cayu.tools.policy import ToolPolicyDecision
-from cayu.tools.spec import ToolContext
+from cayu.tools.spec import ChildSessions, ToolContext
+
+Limit = tuple[str, int | float | str]
+"""Name and value of a limit that is reached."""
 
 
 class RoundRunner:
     """Dispatches the calls of the open round of one log."""
 
-    def __init__(self, log: SessionLog, assembly: Assembly, config: RuntimeConfig) -> None:
+    def __init__(
+        self,
+        log: SessionLog,
+        assembly: Assembly,
+        config: RuntimeConfig,
+        children: Callable[[CallView], ChildSessions] | None = None,
+    ) -> None:
+        """`children` gives a call the means to run sessions of its own."""
         self._log = log
         self._assembly = assembly
         self._config = config
+        self._children = children
+        self.settler = Settler(log.view.row, assembly.reconcilers, config)
+        self._limit: Limit | None = None
+        """The limit that keeps the calls which still wait from beginning."""
         self._waiting: deque[str] = deque()
         self._running: dict[asyncio.Task[Outcome], str] = {}
         self._ended: deque[asyncio.Task[Outcome]] = deque()
@@ -51,15 +67,22 @@ class RoundRunner:
         """Results that the next commit makes durable, by call id."""
 
     async def begin(
-        self, lead: Sequence[Draft], calls: Iterable[CallView], *, opened: RoundView, fresh: bool, point: str
+        self,
+        lead: Sequence[Draft],
+        calls: Iterable[CallView],
+        *,
+        opened: RoundView,
+        point: str,
+        after: SessionView | None = None,
     ) -> bool:
         """Commit `lead` with the starts of the first of `calls`; return False when nothing is left to dispatch.
 
-        `fresh` says that the policy has just been asked. With nothing to dispatch, the same commit closes the round
-        or, when an outcome is unknown, leaves it to an operator.
+        `opened` is the round as `lead` leaves it, and `after` the session, when the round has waited: then the policy
+        is asked again. With nothing to dispatch, the same commit closes the round or, when an outcome is unknown,
+        leaves it to an operator.
         """
         self._waiting = deque(call.id for call in calls)
-        starts = await self._starts(opened, reauthorize=not fresh)
+        starts = await self._starts(opened, after or self._log.view, reauthorize=after is not None)
         if not self._launch_next:
             await self._close([*lead, *starts], opened)
             return False
@@ -77,7 +100,7 @@ class RoundRunner:
                 task = self._ended.popleft()
                 call = self._round.call(self._running.pop(task))
                 staged = self._finished[call.id] = _stage(call, _outcome(task))
-                starts = await self._starts(self._round, reauthorize=True)
+                starts = await self._starts(self._round, self._log.view, reauthorize=True)
                 if self._launch_next or self._running:
                     await self._log.commit([staged, *starts])
                     del self._finished[call.id]
@@ -95,30 +118,41 @@ class RoundRunner:
         opened = self._log.view.open_round
         if opened is None:
             return []
-        for task in self._running:
-            task.cancel()
-        if self._running:
-            await asyncio.wait(self._running, timeout=self._config.cancel_grace_seconds)
-        dispatched = {call_id: task for task, call_id in self._running.items()}
+        cancelled = {task for task in self._running if task.cancel()}
+        if cancelled:
+            await asyncio.wait(cancelled, timeout=self._config.cancel_grace_seconds)
+        dispatched = {call_id: (task, task in cancelled) for task, call_id in self._running.items()}
         self._running = {}
         drafts = []
         for call in opened.calls:
             if call.state == CallState.STARTED:
-                drafts.append(self._finished.get(call.id) or self._stopped(call, dispatched.get(call.id)))
+                task, was_cancelled = dispatched.get(call.id, (None, False))
+                drafts.append(self._finished.get(call.id) or self._stopped(call, task, was_cancelled))
             elif call.state in UNEXECUTED_WAITING and call.verdict not in UNEXECUTED:
                 self._refusals.setdefault(call.id, ("interrupted", None))
         return drafts
 
-    def _stopped(self, call: CallView, task: asyncio.Task[Outcome] | None) -> Draft:
-        """Return what is written of a call that the interruption met; one that may have acted is never "not run"."""
+    def _stopped(self, call: CallView, task: asyncio.Task[Outcome] | None, was_cancelled: bool) -> Draft:
+        """Return what is written of a call that the interruption met; one that may have acted is never "not run".
+
+        An exception that a tool raised because it was cancelled says nothing of its effect.
+        """
         if task is None and call.id in self._undispatched:
             text = unexecuted("interrupted")
             return _stage(call, Outcome(CallResult(content=text, is_error=True), code="interrupted"))
         if task is not None and task.done() and not task.cancelled():
-            return _stage(call, _outcome(task))
+            outcome = _outcome(task)
+            if was_cancelled and outcome.code == "raised" and call.effect is not ToolEffect.NONE:
+                return lost(call)
+            return _stage(call, outcome)
         if task is not None:
             task.add_done_callback(_forget)
         return lost(call)
+
+    async def settle(self, opened: RoundView, drafts: Sequence[Draft]) -> list[Draft]:
+        """Ask reconcilers about the calls that `drafts` leave unknown; return what settles those that they know."""
+        names = _unknown(opened, drafts)
+        return await self.settler.by_reconcilers(opened.id, [call for call in opened.calls if call.id in names])
 
     def refuse(self, call_ids: Iterable[str], code: str) -> None:
         """Note that calls close unexecuted, for the reason that `code` names."""
@@ -126,18 +160,19 @@ class RoundRunner:
 
     def closing(self, staged: Sequence[Draft], opened: RoundView) -> list[Draft]:
         """Return the terminal events in model order and the receipt, or nothing while an outcome is unknown."""
-        results = {draft.payload["tool_call_id"]: draft for draft in staged if draft.type == E.TOOL_STAGED}
-        unknown = {draft.payload["tool_call_id"] for draft in staged if draft.type == E.EFFECT_OUTCOME_UNKNOWN}
-        if unknown or opened.unknown:
+        results = {draft.payload["tool_call_id"]: draft for draft in staged if draft.type in _RESULTS}
+        if _unknown(opened, staged):
             return []
         ends = [self._end(call, results.get(call.id)) for call in opened.calls]
         receipt = {"tool_round_id": opened.id, "executed": sum(end.payload["executed"] for end in ends)}
         return [*ends, Draft(E.ROUND_COMMITTED, receipt | {"calls": len(ends)})]
 
     async def _close(self, lead: list[Draft], opened: RoundView) -> None:
+        lead = [*lead, *await self.settle(opened, lead)]
         ends = self.closing(lead, opened)
         if ends:
-            await self._log.commit([*lead, *ends], opened=opened)
+            stop = limit_drafts(self._limit) if self._limit else []
+            await self._log.commit([*lead, *ends, *stop], opened=opened, release=bool(stop))
             reach("round.closed")
         else:
             paused = Draft(E.SESSION_INTERRUPTED, {"reason": "manual_recovery", "tool_round_id": opened.id})
@@ -147,8 +182,11 @@ class RoundRunner:
     def _round(self) -> RoundView:
         return self._log.view.rounds[-1]
 
-    async def _starts(self, opened: RoundView, *, reauthorize: bool) -> list[Draft]:
-        """Take the calls whose turn it is from the waiting ones; return their starts and intents."""
+    async def _starts(self, opened: RoundView, after: SessionView, *, reauthorize: bool) -> list[Draft]:
+        """Take the calls whose turn it is from the waiting ones; return their starts and intents.
+
+        A limit that is reached keeps those back that have not begun; a replay has begun, and is let through.
+        """
         drafts: list[Draft] = []
         chosen: list[CallView] = []
         beside = [opened.call(call_id) for call_id in self._running.values()]
@@ -160,6 +198,9 @@ class RoundRunner:
             if len(alone) >= self._config.parallel_width:
                 break
             self._waiting.popleft()
+            if call.attempt == 0 and await self._is_over_limit(after, chosen):
+                self._refusals[call.id] = ("limit_reached", None)
+                continue
             if reauthorize and not await self._still_allowed(opened, call):
                 drafts += [lost(call)] if call.attempt else []
                 continue
@@ -168,6 +209,12 @@ class RoundRunner:
         self._launch_next = [call.id for call in chosen]
         self._undispatched.update(call.id for call in chosen if call.attempt == 0)
         return drafts
+
+    async def _is_over_limit(self, after: SessionView, chosen: Sequence[CallView]) -> bool:
+        timed = after.run.limits.max_elapsed_seconds is not None
+        now = await self._log.store.now() if timed else 0
+        self._limit = self._limit or call_limit(after, now, sum(call.attempt == 0 for call in chosen))
+        return self._limit is not None
 
     async def _still_allowed(self, opened: RoundView, call: CallView) -> bool:
         session = session_record(StreamHead(self._log.view.row, self._log.state))
@@ -199,7 +246,7 @@ class RoundRunner:
             call = self._round.call(call_id)
             tool = self._assembly.tools[call.name]
             arguments = loads(dumps(call.arguments))  # the tool's own, to do with as it likes
-            work = invoke(tool, self._context(call), arguments, self._config.max_result_bytes)
+            work = invoke(tool, self._context(call), arguments, self._config)
             self._undispatched.discard(call_id)
             task = asyncio.create_task(work, name=f"tool {call.id}")
             self._running[task] = call_id
@@ -220,6 +267,7 @@ class RoundRunner:
             knowledge_store=environment.knowledge_store if environment else None,
             knowledge_access_scope=environment.knowledge_access_scope if environment else None,
             metadata={**(row.metadata or {}), **self._log.view.run.metadata},
+            children=self._children(call) if self._children else None,
         )
 
     def _end(self, call: CallView, staged: Draft | None) -> Draft:
@@ -233,15 +281,35 @@ class RoundRunner:
             return Draft(kind, payload | ({"code": code} if code else {}))
         code, reason = self._refusals.get(call.id) or (call.code or "not_started", call.reason)
         payload = named | {"executed": False, "code": code} | ({"reason": reason} if reason else {})
-        return Draft(E.TOOL_BLOCKED if code in _BLOCKED else E.TOOL_FAILED, payload)
+        return Draft(_REFUSED.get(code, E.TOOL_FAILED), payload)
 
 
+def limit_drafts(limit: Limit) -> list[Draft]:
+    """Return what ends a run that has reached a limit; an ordinary resume goes on from there."""
+    name, value = limit
+    reached = Draft(E.SESSION_LIMIT_REACHED, {"limit": name, "value": value})
+    return [reached, Draft(E.SESSION_INTERRUPTED, {"reason": "limit_reached", "limit": name})]
+
+
+def _unknown(opened: RoundView, drafts: Iterable[Draft]) -> set[str]:
+    """Return the calls whose outcome is still not known once `drafts` are written."""
+    names = {call.id for call in opened.unknown}
+    for draft in drafts:
+        if draft.type == E.EFFECT_OUTCOME_UNKNOWN:
+            names.add(draft.payload["tool_call_id"])
+        elif draft.type == E.EFFECT_RECONCILED:
+            names.discard(draft.payload["tool_call_id"])
+    return names
+
+
+_RESULTS = frozenset({E.TOOL_STAGED, E.EFFECT_RECONCILED})
 _BLOCKED = frozenset({"policy_denied", "policy_failed", "approval_denied", "approval_expired", "input_expired"})
+_REFUSED = {"limit_reached": E.TOOL_SKIPPED, **dict.fromkeys(_BLOCKED, E.TOOL_BLOCKED)}
 
 
 def _outcome(task: asyncio.Task[Outcome]) -> Outcome:
     if task.cancelled():
-        return Outcome(CallResult(content="The tool cancelled itself.", is_error=True), code="raised")
+        return cut_off("cancelled_itself")
     error = task.exception()
     if error is None:
         return task.result()
@@ -249,7 +317,11 @@ def _outcome(task: asyncio.Task[Outcome]) -> Outcome:
 
 
 def _stage(call: CallView, outcome: Outcome) -> Draft:
+    """Return what is written of a call's outcome; one that may have acted and did not say so is unknown."""
     result = outcome.result
+    if outcome.code in CUT_OFF_CODES and call.effect is not ToolEffect.NONE:
+        unknown = lost(call)
+        return Draft(unknown.type, unknown.payload | {"code": outcome.code})
     payload: dict[str, Any] = {"tool_call_id": call.id, "tool_name": call.name, "content": result.content}
     if result.structured is not None:
         payload["structured"] = result.structured

@@ -49,14 +49,14 @@ class Answer:
         return Message(role="assistant", content=tuple(parts))
 
 
-async def ask_model(log: SessionLog, assembly: Assembly) -> tuple[Message, list[Draft]]:
+async def ask_model(log: SessionLog, assembly: Assembly, request: ModelRequest) -> tuple[Message, list[Draft]]:
     """Return the model's message with the events that tell of the step, which ride with the next commit.
 
     Raises `ProviderError`, whatever the provider raised, with a code and without content.
     """
     answer = Answer()
     try:
-        stream = assembly.provider.stream(_request(log, assembly))
+        stream = assembly.provider.stream(request)
         async with AsyncExitStack() as closing:
             if isinstance(stream, AsyncGenerator):
                 await closing.enter_async_context(aclosing(stream))
@@ -79,11 +79,17 @@ async def ask_model(log: SessionLog, assembly: Assembly) -> tuple[Message, list[
     if answer.completed is None:
         raise ProviderError("The provider's stream ended without a completed event.", code="stream_ended")
     completed = {"message": message.model_dump(mode="json"), **answer.completed}
-    return message, [_started(log, assembly), Draft(E.MODEL_COMPLETED, completed)]
+    return message, [*_started(log, assembly), Draft(E.MODEL_COMPLETED, completed)]
 
 
-def _started(log: SessionLog, assembly: Assembly) -> Draft:
+def step_started(log: SessionLog, assembly: Assembly) -> Draft:
+    """Return the start of a model step."""
     return Draft(E.MODEL_STARTED, {"step": log.view.model_steps + 1, "model": assembly.agent.model})
+
+
+def _started(log: SessionLog, assembly: Assembly) -> list[Draft]:
+    """Return the start of the step, unless it had to be durable before the provider was asked."""
+    return [] if log.view.model_in_flight else [step_started(log, assembly)]
 
 
 def _usage(reported: Any) -> dict[str, int]:
@@ -96,13 +102,14 @@ def _usage(reported: Any) -> dict[str, int]:
 def failure(log: SessionLog, assembly: Assembly, error: ProviderError) -> list[Draft]:
     """Return the events with which a session ends that could not get an answer."""
     return [
-        _started(log, assembly),
+        *_started(log, assembly),
         Draft(E.MODEL_ERROR, {"code": error.code}),
         Draft(E.SESSION_FAILED, {"code": "provider_failed", "detail": error.code}),
     ]
 
 
-def _request(log: SessionLog, assembly: Assembly) -> ModelRequest:
+def model_request(log: SessionLog, assembly: Assembly) -> ModelRequest:
+    """Return what the provider is asked next."""
     prompt = assembly.agent.system_prompt
     system = (Message.text("system", prompt),) if prompt else ()
     return ModelRequest.model_construct(

@@ -1,6 +1,22 @@
 """Sessions: requests, records, states, the log's meaning, and the store that holds it."""
 
 from cayu.sessions.fold import apply, fold
+from cayu.sessions.limits import BudgetLimit, RunLimits, TokenPrices
+from cayu.sessions.plans import (
+    BlockedSession,
+    BlockerCode,
+    NeededDecision,
+    RecoveryAction,
+    RecoveryDecision,
+    RecoveryExecution,
+    RecoveryExecutionRequest,
+    RecoveryItemResult,
+    RecoveryItemStatus,
+    RecoveryPlan,
+    RecoveryPlanItem,
+    RecoveryPlanRequest,
+    StartupRecoveryResult,
+)
 from cayu.sessions.records import PendingAction, PendingActionPage, PendingActionQuery, Session, session_record
 from cayu.sessions.requests import (
     InterruptSessionRequest,
@@ -16,21 +32,37 @@ from cayu.sessions.streams import SessionStore
 from cayu.sessions.view import CallView, RoundView, SessionView
 
 __all__ = [
+    "BlockedSession",
+    "BlockerCode",
+    "BudgetLimit",
     "CallState",
     "CallView",
     "InterruptSessionRequest",
+    "NeededDecision",
     "PendingAction",
     "PendingActionPage",
     "PendingActionQuery",
+    "RecoveryAction",
+    "RecoveryDecision",
+    "RecoveryExecution",
+    "RecoveryExecutionRequest",
+    "RecoveryItemResult",
+    "RecoveryItemStatus",
+    "RecoveryPlan",
+    "RecoveryPlanItem",
+    "RecoveryPlanRequest",
     "ResolutionActor",
     "ResumeRequest",
     "RoundState",
     "RoundView",
+    "RunLimits",
     "RunRequest",
     "Session",
     "SessionStatus",
     "SessionStore",
     "SessionView",
+    "StartupRecoveryResult",
+    "TokenPrices",
     "ToolApprovalDecision",
     "ToolApprovalRequest",
     "UserInputResponse",

@@ -13,22 +13,40 @@ from typing import Any
 
 from cayu.canonical import loads
 from cayu.effects import ToolEffect
+from cayu.errors import IllegalTransition, InvalidSessionLog
 from cayu.events import EventType as E
 from cayu.identity import ExecutionProfile
 from cayu.messages import Message, ToolResultPart
+from cayu.sessions.limits import BudgetLimit, RunLimits
 from cayu.sessions.states import CALL, ROUND, SESSION, TERMINAL_CALLS
 from cayu.sessions.streams import StoredRecord, StreamRow
 from cayu.sessions.texts import UNEXECUTED
-from cayu.sessions.view import CallResult, CallView, Decision, Rejected, RoundView, RunView, SessionView
+from cayu.sessions.view import (
+    CallResult,
+    CallView,
+    Decision,
+    RecoveryReceipt,
+    Rejected,
+    RoundView,
+    RunView,
+    SessionView,
+    Settlement,
+)
 
 Payload = dict[str, Any]
 
 
 def fold(row: StreamRow, records: Iterable[StoredRecord]) -> SessionView:
-    """Return what the log of a session means after its last record."""
+    """Return what the log of a session means after its last record.
+
+    Raises `InvalidSessionLog` for one that no run can have written, with the first record that does not fit.
+    """
     view = SessionView(row)
     for record in records:
-        apply(view, record.sequence, record.type, record.at, loads(record.body))
+        try:
+            apply(view, record.sequence, record.type, record.at, loads(record.body))
+        except (IllegalTransition, ValueError, LookupError, TypeError, AttributeError, StopIteration) as misfit:
+            raise InvalidSessionLog(session_id=row.id, sequence=record.sequence, event=record.type) from misfit
     return view
 
 
@@ -41,6 +59,8 @@ def apply(view: SessionView, sequence: int, type: str, at: int, payload: Payload
         handler(view, payload, at)
     if type in _DECISIONS and "action" in payload:
         _decide(view, type, payload, at, sequence)
+    if type == E.RECOVERY_ITEM_EXECUTED:
+        _receipt(view, payload, sequence)
     view.version = sequence
     view.updated_at = at
 
@@ -61,8 +81,10 @@ def ahead(view: SessionView, changes: Iterable[tuple[str, Payload]]) -> SessionV
     """Return what `view` will be once `changes`, as (type, payload), are committed; `view` itself stays as it is."""
     later = replace(
         view,
-        run=replace(view.run),
+        run=replace(view.run, usage=replace(view.run.usage)),
         usage=replace(view.usage),
+        reservations=dict(view.reservations),
+        receipts=dict(view.receipts),
         transcript=list(view.transcript),
         queued=list(view.queued),
         rounds=[*view.rounds[:-1], *deepcopy(view.rounds[-1:])],
@@ -76,18 +98,27 @@ def ahead(view: SessionView, changes: Iterable[tuple[str, Payload]]) -> SessionV
 def _started(view: SessionView, payload: Payload, at: int) -> None:
     view.started_at = at
     view.profile = ExecutionProfile.from_json(payload["profile"])
-    _begin_run(view, payload)
+    _begin_run(view, payload, at)
 
 
 def _resumed(view: SessionView, payload: Payload, at: int) -> None:
     view.interruption = view.error = None
     view.interrupt_requested = False
+    view.cascade = None
     if not payload.get("continues"):
-        _begin_run(view, payload)
+        _begin_run(view, payload, at)
 
 
-def _begin_run(view: SessionView, payload: Payload) -> None:
-    view.run = RunView(payload["run_id"], payload["max_steps"], metadata=payload.get("metadata", {}))
+def _begin_run(view: SessionView, payload: Payload, at: int) -> None:
+    view.run = RunView(
+        payload["run_id"],
+        payload["max_steps"],
+        limits=RunLimits.model_validate(payload.get("limits", {})),
+        budget_limits=tuple(map(BudgetLimit.model_validate, payload.get("budget_limits", ()))),
+        accounting=payload.get("accounting", UNVERSIONED_ACCOUNTING),
+        started_at=at,
+        metadata=payload.get("metadata", {}),
+    )
     messages = [Message.model_validate(message) for message in payload["messages"]]
     (view.queued if view.open_round else view.transcript).extend(messages)
 
@@ -104,23 +135,65 @@ def _profile_rejected(view: SessionView, payload: Payload, at: int) -> None:
 
 def _interrupt_requested(view: SessionView, payload: Payload, at: int) -> None:
     view.interrupt_requested = True
+    view.cascade = payload.get("cascade")
 
 
 def _interrupted(view: SessionView, payload: Payload, at: int) -> None:
     view.interruption = payload
+    view.model_in_flight = False
+    if payload.get("reason") in _PAUSES:
+        view.run.waiting_since = at
 
 
 def _failed(view: SessionView, payload: Payload, at: int) -> None:
     view.error = payload
+    view.model_in_flight = False
+
+
+def _model_started(view: SessionView, payload: Payload, at: int) -> None:
+    view.model_in_flight = True
+
+
+def _model_failed(view: SessionView, payload: Payload, at: int) -> None:
+    view.model_in_flight = False
 
 
 def _model_completed(view: SessionView, payload: Payload, at: int) -> None:
     view.transcript.append(Message.model_validate(payload["message"]))
+    view.model_in_flight = False
     view.run.steps += 1
     view.model_steps += 1
     usage = payload.get("usage") or {}
-    view.usage.input_tokens += usage.get("input_tokens", 0)
-    view.usage.output_tokens += usage.get("output_tokens", 0)
+    for counted in (view.usage, view.run.usage):
+        counted.input_tokens += usage.get("input_tokens", 0)
+        counted.output_tokens += usage.get("output_tokens", 0)
+
+
+def _reserved(view: SessionView, payload: Payload, at: int) -> None:
+    view.reservations[payload["reservation_id"]] = payload["budget_id"]
+
+
+def _reconciled(view: SessionView, payload: Payload, at: int) -> None:
+    view.reservations.pop(payload["reservation_id"], None)
+
+
+def _receipt(view: SessionView, payload: Payload, sequence: int) -> None:
+    view.receipts[payload["execution_id"]] = RecoveryReceipt(
+        execution_id=payload["execution_id"],
+        plan_id=payload["plan_id"],
+        item_id=payload["item_id"],
+        action=payload["action"],
+        decisions=payload["decisions"],
+        sequence=sequence,
+    )
+
+
+def _end_wait(view: SessionView, at: int) -> None:
+    """Count the time from the pause to this decision as waiting, when it is the pause's first."""
+    run = view.run
+    if run.waiting_since is not None:
+        run.waited_us += at - run.waiting_since
+        run.waiting_since = None
 
 
 def round_of(payload: Payload, asking: Message, at: int = 0) -> RoundView:
@@ -181,6 +254,7 @@ def _call_event(
         change(call, payload, at)
         if event is E.TOOL_STARTED and call.attempt == 1:
             view.tool_calls += 1
+            view.run.tool_calls += 1
         if call.state in TERMINAL_CALLS:
             call.ended_at = at
 
@@ -224,6 +298,11 @@ def _staged(call: CallView, payload: Payload, at: int) -> None:
     )
 
 
+def _settled(call: CallView, payload: Payload, at: int) -> None:
+    _staged(call, payload, at)
+    call.settlement = Settlement(payload["outcome"], payload["source"], payload["by"], at)
+
+
 def _ended(call: CallView, payload: Payload, at: int) -> None:
     if call.result is None:
         call.code, call.reason = payload["code"], payload.get("reason", call.reason)
@@ -234,6 +313,7 @@ def _nothing(call: CallView, payload: Payload, at: int) -> None:
 
 
 def _decide(view: SessionView, type: str, payload: Payload, at: int, sequence: int) -> None:
+    _end_wait(view, at)
     view.decisions[payload["action"]] = Decision(
         action_id=payload["action"],
         decision=_DECISIONS[type],
@@ -248,6 +328,8 @@ def _decide(view: SessionView, type: str, payload: Payload, at: int, sequence: i
 def _decider(type: str, payload: Payload) -> str:
     if type == E.TOOL_APPROVAL_EXPIRED:
         return "the deadline"
+    if type == E.EFFECT_RECONCILED:
+        return str(payload["by"])
     return str((payload.get("resolved_by") or {}).get("subject", "an unnamed reviewer"))
 
 
@@ -256,7 +338,12 @@ _DECISIONS: dict[str, str] = {
     E.TOOL_APPROVAL_DENIED: "deny",
     E.TOOL_APPROVAL_EXPIRED: "expired",
     E.TOOL_STAGED: "answer",
+    E.EFFECT_RECONCILED: "settled",
 }
+_PAUSES = frozenset({"awaiting_human", "manual_recovery"})
+"""Reasons of interruptions that wait for a human, whose time is not the run's."""
+UNVERSIONED_ACCOUNTING = 1
+"""The accounting of runs whose first event names none."""
 _CALL_EVENTS = frozenset(event for row in CALL.table.values() for event in row)
 _SESSION_EVENTS = frozenset(event for row in SESSION.table.values() for event in row)
 
@@ -268,7 +355,11 @@ _HANDLERS: dict[str, Callable[[SessionView, Payload, int], None]] = {
     E.SESSION_INTERRUPT_REQUESTED: _interrupt_requested,
     E.SESSION_INTERRUPTED: _interrupted,
     E.SESSION_FAILED: _failed,
+    E.MODEL_STARTED: _model_started,
+    E.MODEL_ERROR: _model_failed,
     E.MODEL_COMPLETED: _model_completed,
+    E.BUDGET_RESERVED: _reserved,
+    E.BUDGET_RECONCILED: _reconciled,
     E.ROUND_OPENED: _round_opened,
     E.ROUND_COMMITTED: _round_committed,
     E.TOOL_APPROVAL_REQUESTED: _call_event(_approval_requested, E.TOOL_APPROVAL_REQUESTED),
@@ -282,4 +373,6 @@ _HANDLERS: dict[str, Callable[[SessionView, Payload, int], None]] = {
     E.TOOL_COMPLETED: _call_event(_ended, E.TOOL_COMPLETED),
     E.TOOL_FAILED: _call_event(_ended, E.TOOL_FAILED),
     E.TOOL_BLOCKED: _call_event(_ended, E.TOOL_BLOCKED),
+    E.TOOL_SKIPPED: _call_event(_ended, E.TOOL_SKIPPED),
+    E.EFFECT_RECONCILED: _call_event(_settled, E.EFFECT_RECONCILED),
 }

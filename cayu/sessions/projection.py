@@ -15,7 +15,7 @@ from cayu.sessions.streams import Item
 from cayu.sessions.view import CallView, RoundView
 
 EFFECT_KIND = "effect"
-FAILED_CODES = frozenset({"raised", "lost", "interrupted"})
+FAILED_CODES = frozenset({"raised", "lost", "interrupted", "timed_out", "cancelled_itself", "settled_failed"})
 """Codes of staged results that stand for a call which did not return; any other call has done its work."""
 
 
@@ -34,6 +34,7 @@ _PENDING_STEP: dict[str, int] = {
     E.TOOL_APPROVED: -1,
     E.TOOL_APPROVAL_DENIED: -1,
     E.TOOL_APPROVAL_EXPIRED: -1,
+    E.EFFECT_RECONCILED: -1,
 }
 
 
@@ -74,7 +75,8 @@ def items(drafts: Iterable[Draft], opened: RoundView | None, agent_name: str, no
         if call_id is None:
             continue
         call = opened.call(call_id)
-        for item in (_action_item(draft, opened, call, agent_name, now), _effect_item(draft, call)):
+        before = found.get((EFFECT_KIND, call_id))
+        for item in (_action_item(draft, opened, call, agent_name, now), _effect_item(draft, call, before)):
             if item is not None:
                 found[item.kind, item.key] = item
     return tuple(found.values())
@@ -106,7 +108,9 @@ def _action_item(draft: Draft, opened: RoundView, call: CallView, agent_name: st
                 "title": f"Did {call.name} act?",
                 "detail": "The call was cut off after it began; find out whether it acted.",
             }
-            return _pending(f"{call.id}.recovery", body, None)
+            return _pending(call.recovery_id, body, None)
+        case E.EFFECT_RECONCILED:
+            return Item("manual_recovery", call.recovery_id, payload["outcome"])
         case E.TOOL_APPROVED | E.TOOL_APPROVAL_DENIED | E.TOOL_APPROVAL_EXPIRED:
             kind = "user_input" if call.question is not None else "tool_approval"
             return Item(kind, payload["action"], draft.type.rpartition(".")[2])
@@ -115,16 +119,19 @@ def _action_item(draft: Draft, opened: RoundView, call: CallView, agent_name: st
     return None
 
 
-def _effect_item(draft: Draft, call: CallView) -> Item | None:
+def _effect_item(draft: Draft, call: CallView, before: Item | None) -> Item | None:
+    """Return the call's effect as the draft leaves it; `before` is what an earlier draft of the unit made of it."""
     if call.effect is ToolEffect.NONE:
         return None
     if draft.type == E.EFFECT_INTENT_RECORDED:
         return Item(EFFECT_KIND, call.id, EffectState.STARTED, body=_named(call))
     if draft.type == E.EFFECT_OUTCOME_UNKNOWN:
         return Item(EFFECT_KIND, call.id, EFFECT.advance(EffectState.STARTED, draft.type), body=_named(call))
-    if draft.type == E.TOOL_STAGED:
+    if draft.type in (E.TOOL_STAGED, E.EFFECT_RECONCILED):
         event = E.TOOL_FAILED if draft.payload.get("code") in FAILED_CODES else E.TOOL_COMPLETED
-        return Item(EFFECT_KIND, call.id, EFFECT.advance(EffectState.STARTED, event), body=_named(call))
+        unknown = draft.type == E.EFFECT_RECONCILED
+        state = before.state if before is not None else EffectState.UNKNOWN if unknown else EffectState.STARTED
+        return Item(EFFECT_KIND, call.id, EFFECT.advance(state, event), body=_named(call))
     return None
 
 

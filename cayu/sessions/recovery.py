@@ -1,14 +1,20 @@
-"""What to do with a session whose process was lost: one pure decision over what its log says."""
+"""What to do with a session whose process was lost: pure decisions over what its log says.
+
+`plan_recovery` decides what recovery does with each call; `assess` says what stands in its way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
 from cayu.effects import MAX_ATTEMPTS, ToolEffect
+from cayu.sessions.plans import BlockerCode, RecoveryAction
 from cayu.sessions.states import CallState, SessionStatus
 from cayu.sessions.view import CallView, SessionView
+
+UNFINISHED = (SessionStatus.RUNNING, SessionStatus.INTERRUPTING)
+"""Statuses of a session that is at work, or was cut off at it."""
 
 
 class CallRecovery(StrEnum):
@@ -25,11 +31,24 @@ class CallRecovery(StrEnum):
     CLOSE_UNEXECUTED = "close_unexecuted"
     """It never began."""
     AWAIT = "await"
-    """It waits for an operator already."""
+    """It waits for its outcome to be found out already."""
 
 
 @dataclass(frozen=True, slots=True)
-class RecoveryPlan:
+class Registrations:
+    """What an application brings to one session."""
+
+    tools: frozenset[str] = frozenset()
+    reconciled: frozenset[str] = frozenset()
+    """Tools whose outcome a registered reconciler can find out."""
+    available: bool = True
+    """False when the session's agent, provider or environment is not registered."""
+    compatible: bool = True
+    """False when its execution profile is another than the session's."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecovery:
     """The decisions for one session."""
 
     session_id: str
@@ -42,9 +61,14 @@ class RecoveryPlan:
         """Return the ids of the calls with that decision, in model order."""
         return tuple(call_id for call_id, found in self.calls if found is decision)
 
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The calls whose outcome has to be found out."""
+        return (*self.of(CallRecovery.AWAIT), *self.of(CallRecovery.MARK_UNKNOWN))
 
-def plan_recovery(view: SessionView, registrations: Collection[str]) -> RecoveryPlan:
-    """Decide per call, from the log and the names of the registered tools, what recovery does.
+
+def plan_recovery(view: SessionView, registrations: Registrations) -> SessionRecovery:
+    """Decide per call, from the log and the registered tools, what recovery does.
 
     A session that was being interrupted ends as interrupted, and nothing of it is replayed; so does one with a call
     whose outcome has to be found out by a human.
@@ -53,10 +77,10 @@ def plan_recovery(view: SessionView, registrations: Collection[str]) -> Recovery
     opened = view.open_round
     calls = [(call.id, _decide(call, stopping, registrations)) for call in opened.calls] if opened else []
     needs_operator = any(found in (CallRecovery.MARK_UNKNOWN, CallRecovery.AWAIT) for _, found in calls)
-    return RecoveryPlan(view.row.id, tuple(calls), goes_on=not (stopping or needs_operator))
+    return SessionRecovery(view.row.id, tuple(calls), goes_on=not (stopping or needs_operator))
 
 
-def _decide(call: CallView, stopping: bool, registrations: Collection[str]) -> CallRecovery:
+def _decide(call: CallView, stopping: bool, registrations: Registrations) -> CallRecovery:
     if call.state == CallState.UNKNOWN:
         return CallRecovery.AWAIT
     if call.state in (CallState.PROPOSED, CallState.APPROVED):
@@ -65,6 +89,57 @@ def _decide(call: CallView, stopping: bool, registrations: Collection[str]) -> C
         return CallRecovery.KEEP
     if call.effect is ToolEffect.EXTERNAL:
         return CallRecovery.MARK_UNKNOWN
-    if not stopping and call.attempt < MAX_ATTEMPTS and call.name in registrations:
+    if not stopping and call.attempt < MAX_ATTEMPTS and call.name in registrations.tools:
         return CallRecovery.REPLAY
     return CallRecovery.FAIL if call.effect is ToolEffect.NONE else CallRecovery.MARK_UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What would be done with a session, and what stands in the way."""
+
+    action: RecoveryAction
+    blockers: tuple[BlockerCode, ...] = ()
+    undecided: tuple[str, ...] = ()
+    """Calls that an operator may settle, by id."""
+
+
+def assess(
+    view: SessionView, registrations: Registrations, *, owner: BlockerCode | None = None, cascade_is_valid: bool = True
+) -> Assessment:
+    """Say what recovery would do with a session by itself; `owner` says that somebody has it in hand."""
+    opened = view.open_round
+    at_work = view.status in UNFINISHED
+    if not at_work and opened is None:
+        return Assessment(RecoveryAction.LEAVE_INTACT)
+    if owner is not None:
+        return _blocked(owner)
+    if not cascade_is_valid:
+        return _blocked(BlockerCode.INVALID_CASCADE_MARKER)
+    blockers = []
+    if not registrations.available:
+        blockers.append(BlockerCode.REGISTRATION_UNAVAILABLE)
+    elif not registrations.compatible:
+        blockers.append(BlockerCode.REGISTRATION_INCOMPATIBLE)
+    undecided: tuple[str, ...] = ()
+    if opened is None:
+        blockers += [BlockerCode.MODEL_EFFECT_OUTCOME_UNKNOWN] if view.model_in_flight else []
+    else:
+        states = {call.state for call in opened.calls}
+        blockers += [BlockerCode.TOOL_APPROVAL_REQUIRED] if CallState.AWAITING_APPROVAL in states else []
+        blockers += [BlockerCode.USER_INPUT_REQUIRED] if CallState.AWAITING_INPUT in states else []
+        unknown = plan_recovery(view, registrations).unknown
+        undecided = tuple(name for name in unknown if opened.call(name).name not in registrations.reconciled)
+        if undecided:
+            blockers.append(BlockerCode.TOOL_EFFECT_OUTCOME_UNKNOWN)
+        elif not at_work and not unknown and not blockers:
+            blockers.append(BlockerCode.TOOL_EFFECT_CONTINUATION_REQUIRED)
+    if blockers:
+        return _blocked(*blockers, undecided=undecided)
+    if view.status == SessionStatus.INTERRUPTING and opened is None:
+        return Assessment(RecoveryAction.TERMINALIZE_ZERO_WORK)
+    return Assessment(RecoveryAction.AUTOMATIC_REPAIR)
+
+
+def _blocked(*codes: BlockerCode, undecided: tuple[str, ...] = ()) -> Assessment:
+    return Assessment(RecoveryAction.LEAVE_INTACT, codes, undecided)

@@ -10,12 +10,15 @@ from pydantic import Field, field_validator
 from cayu.canonical import normalise
 from cayu.identity import ExecutionProfileAdoptionIntent
 from cayu.messages import Frozen, Message
+from cayu.sessions.limits import BudgetLimit, RunLimits
 
 MAX_SESSION_ID = 512
 """Characters of a session id."""
 MAX_ID = 256
 """Characters of any other id."""
 MAX_REASON = 4000
+MAX_BUDGETS = 16
+"""Budget limits of one run."""
 DEFAULT_MAX_STEPS = 1000
 
 Messages = tuple[Message, ...]
@@ -39,6 +42,12 @@ class RunRequest(Frozen):
     metadata: dict[str, Any] = {}
     max_steps: int = Field(default=DEFAULT_MAX_STEPS, ge=1, strict=True)
     """How many model steps the run may take."""
+    limits: RunLimits = RunLimits()
+    budget_limits: tuple[BudgetLimit, ...] = Field(default=(), max_length=MAX_BUDGETS)
+    parent_session_id: str | None = Field(default=None, min_length=1, max_length=MAX_SESSION_ID)
+    """The session that this one works for; interrupting that one interrupts this one."""
+    causal_budget_id: str | None = Field(default=None, min_length=1, max_length=MAX_SESSION_ID)
+    """The account under which the whole tree of sessions spends; None takes the parent's, or the session's own id."""
 
     _metadata = field_validator("metadata")(_json)
 
@@ -49,6 +58,8 @@ class ResumeRequest(Frozen):
     session_id: str = Field(min_length=1, max_length=MAX_SESSION_ID)
     messages: Messages = Field(min_length=1)
     max_steps: int = Field(default=DEFAULT_MAX_STEPS, ge=1, strict=True)
+    limits: RunLimits = RunLimits()
+    budget_limits: tuple[BudgetLimit, ...] = Field(default=(), max_length=MAX_BUDGETS)
     profile_adoption: ExecutionProfileAdoptionIntent | None = None
     """Adopt a changed execution profile; only at a clean boundary."""
     metadata: dict[str, Any] = {}

@@ -40,6 +40,7 @@ class CallState(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     BLOCKED = "blocked"
+    SKIPPED = "skipped"
 
 
 class RoundState(StrEnum):
@@ -78,9 +79,14 @@ def _stay(state: str, events: Iterable[str]) -> dict[str, str]:
 _WORK = (
     *(E.MODEL_STARTED, E.MODEL_COMPLETED, E.MODEL_ERROR, E.ROUND_OPENED, E.ROUND_COMMITTED, E.SESSION_LIMIT_REACHED),
     *(E.TOOL_APPROVAL_REQUESTED, E.SESSION_AWAITING_USER_INPUT, E.TOOL_STARTED, E.TOOL_STAGED, E.TOOL_COMPLETED),
-    *(E.TOOL_FAILED, E.TOOL_BLOCKED, E.EFFECT_INTENT_RECORDED, E.EFFECT_OUTCOME_UNKNOWN),
+    *(E.TOOL_FAILED, E.TOOL_BLOCKED, E.TOOL_SKIPPED, E.EFFECT_INTENT_RECORDED, E.EFFECT_OUTCOME_UNKNOWN),
+    *(E.EFFECT_RECONCILED, E.RECOVERY_ITEM_EXECUTED, E.BUDGET_RESERVED, E.BUDGET_RECONCILED, E.BUDGET_LIMIT_REACHED),
+    *(E.SESSION_CASCADE_COMPLETED, E.SESSION_CASCADE_FAILED),
 )
-_DECISIONS = (E.TOOL_APPROVED, E.TOOL_APPROVAL_DENIED, E.TOOL_APPROVAL_EXPIRED, E.TOOL_STAGED)
+_DECISIONS = (
+    *(E.TOOL_APPROVED, E.TOOL_APPROVAL_DENIED, E.TOOL_APPROVAL_EXPIRED, E.TOOL_STAGED),
+    *(E.EFFECT_RECONCILED, E.RECOVERY_ITEM_EXECUTED),
+)
 _PROFILE = (E.SESSION_PROFILE_DECIDED, E.SESSION_PROFILE_REJECTED)
 _S = SessionStatus
 _ENDED: dict[str, str] = {E.SESSION_RESUMED: _S.RUNNING}
@@ -118,6 +124,7 @@ CALL = Machine(
             E.SESSION_AWAITING_USER_INPUT: _C.AWAITING_INPUT,
             E.TOOL_STARTED: _C.STARTED,
             E.TOOL_BLOCKED: _C.BLOCKED,
+            E.TOOL_SKIPPED: _C.SKIPPED,
             E.TOOL_FAILED: _C.FAILED,
         },
         _C.AWAITING_APPROVAL: {
@@ -126,7 +133,12 @@ CALL = Machine(
             E.TOOL_APPROVAL_EXPIRED: _C.EXPIRED,
         },
         _C.AWAITING_INPUT: {E.TOOL_STAGED: _C.STAGED, E.TOOL_APPROVAL_EXPIRED: _C.EXPIRED},
-        _C.APPROVED: {E.TOOL_STARTED: _C.STARTED, E.TOOL_BLOCKED: _C.BLOCKED, E.TOOL_FAILED: _C.FAILED},
+        _C.APPROVED: {
+            E.TOOL_STARTED: _C.STARTED,
+            E.TOOL_BLOCKED: _C.BLOCKED,
+            E.TOOL_SKIPPED: _C.SKIPPED,
+            E.TOOL_FAILED: _C.FAILED,
+        },
         _C.DENIED: {E.TOOL_BLOCKED: _C.BLOCKED},
         _C.EXPIRED: {E.TOOL_BLOCKED: _C.BLOCKED},
         _C.STARTED: {
@@ -134,11 +146,12 @@ CALL = Machine(
             E.TOOL_STAGED: _C.STAGED,
             E.EFFECT_OUTCOME_UNKNOWN: _C.UNKNOWN,
         },
-        _C.UNKNOWN: {},
+        _C.UNKNOWN: {E.EFFECT_RECONCILED: _C.STAGED},
         _C.STAGED: {E.TOOL_COMPLETED: _C.COMPLETED, E.TOOL_FAILED: _C.FAILED},
         _C.COMPLETED: {},
         _C.FAILED: {},
         _C.BLOCKED: {},
+        _C.SKIPPED: {},
     },
 )
 
@@ -153,7 +166,7 @@ EFFECT = Machine(
             E.TOOL_FAILED: EffectState.FAILED,
             E.EFFECT_OUTCOME_UNKNOWN: EffectState.UNKNOWN,
         },
-        EffectState.UNKNOWN: {},
+        EffectState.UNKNOWN: {E.TOOL_COMPLETED: EffectState.COMPLETED, E.TOOL_FAILED: EffectState.FAILED},
         EffectState.COMPLETED: {},
         EffectState.FAILED: {},
     },
@@ -162,7 +175,7 @@ EFFECT = Machine(
 MACHINES = (SESSION, ROUND, CALL, EFFECT)
 """Every machine, in the order in which a reader meets them."""
 
-TERMINAL_CALLS = frozenset({CallState.COMPLETED, CallState.FAILED, CallState.BLOCKED})
+TERMINAL_CALLS = frozenset({CallState.COMPLETED, CallState.FAILED, CallState.BLOCKED, CallState.SKIPPED})
 UNEXECUTED_WAITING = frozenset({CallState.PROPOSED, CallState.APPROVED})
 """States of a call that may still be dispatched."""
 AWAITING_HUMAN = frozenset({CallState.AWAITING_APPROVAL, CallState.AWAITING_INPUT})

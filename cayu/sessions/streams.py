@@ -173,6 +173,8 @@ class HeadQuery:
     session_id: str | None = None
     agent_name: str | None = None
     status: str | None = None
+    parent_session_id: str | None = None
+    """List the sessions that work for this one; goes with no other condition than a page."""
     text: str | None = None
     """Part of an id, a title or an agent's name, in any case."""
     after: str | None = None

@@ -9,6 +9,7 @@ from cayu.canonical import JSON, fingerprint
 from cayu.effects import ToolEffect
 from cayu.identity import ExecutionProfile
 from cayu.messages import Message
+from cayu.sessions.limits import ACCOUNTING, BudgetLimit, RunLimits
 from cayu.sessions.states import AWAITING_HUMAN, TERMINAL_CALLS, CallState, RoundState, SessionStatus
 from cayu.sessions.streams import StreamRow
 from cayu.sessions.texts import unexecuted
@@ -49,6 +50,31 @@ class Rejected:
     differences: tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How it became known whether a call acted that was cut off."""
+
+    outcome: str
+    """`completed` or `failed`."""
+    source: str
+    """`reconciler`, `receipt` or `operator`."""
+    by: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReceipt:
+    """That one item of a recovery plan was executed."""
+
+    execution_id: str
+    plan_id: str
+    item_id: str
+    action: str
+    decisions: str
+    """Digest of the decisions that the execution was given for this session."""
+    sequence: int
+
+
 @dataclass(slots=True)
 class CallView:
     """One call of a round."""
@@ -79,6 +105,8 @@ class CallView:
     ended_at: int | None = None
     edited: bool = False
     result: CallResult | None = None
+    settlement: Settlement | None = None
+    """Set when the call was cut off and its outcome was found out afterwards."""
 
     @property
     def answer(self) -> CallResult | None:
@@ -96,6 +124,11 @@ class CallView:
     def input_id(self) -> str:
         """The id under which the call's question is answered."""
         return f"{self.id}.input"
+
+    @property
+    def recovery_id(self) -> str:
+        """The id under which it is settled whether the call acted."""
+        return f"{self.id}.recovery"
 
     @property
     def action_id(self) -> str:
@@ -130,22 +163,32 @@ class RoundView:
 
 
 @dataclass(slots=True)
-class RunView:
-    """The run that the session is in, or was in last: from `run` or `resume` to its end, over pauses and crashes."""
-
-    id: str
-    max_steps: int
-    steps: int = 0
-    metadata: dict[str, Any] = field(default_factory=dict)
-    """What the request of this run brought; tools see it beside the session's."""
-
-
-@dataclass(slots=True)
 class Usage:
     """Token counts as the provider reported them."""
 
     input_tokens: int = 0
     output_tokens: int = 0
+
+
+@dataclass(slots=True)
+class RunView:
+    """The run that the session is in, or was in last: from `run` or `resume` to its end, over pauses and crashes."""
+
+    id: str
+    max_steps: int
+    limits: RunLimits = field(default_factory=RunLimits)
+    budget_limits: tuple[BudgetLimit, ...] = ()
+    accounting: int = ACCOUNTING
+    steps: int = 0
+    tool_calls: int = 0
+    usage: Usage = field(default_factory=Usage)
+    started_at: int = 0
+    waited_us: int = 0
+    """Time between pauses and the first decision after each, in microseconds."""
+    waiting_since: int | None = None
+    """When the present pause began; None once its first decision is made."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """What the request of this run brought; tools see it beside the session's."""
 
 
 @dataclass(slots=True)
@@ -170,6 +213,14 @@ class SessionView:
     error: dict[str, Any] | None = None
     interruption: dict[str, Any] | None = None
     interrupt_requested: bool = False
+    cascade: Any = None
+    """What the last interrupt request says of the tree it belongs to; None when it names none."""
+    model_in_flight: bool = False
+    """True when a model step's start is durable and nothing of how it ended is."""
+    reservations: dict[str, str] = field(default_factory=dict)
+    """Budget reservations that are not settled: reservation id -> budget id."""
+    receipts: dict[str, RecoveryReceipt] = field(default_factory=dict)
+    """Executed recovery items by execution id."""
     rejected: Rejected | None = None
     """The profile that was refused last, so that a repeat adds no second refusal."""
 

@@ -1,14 +1,17 @@
 """Every backend of every store, and the data files that come with the package."""
 
 from cayu.sessions.streams import SessionStore
+from cayu.storage.budgets import InMemoryBudgetLedger, SQLiteBudgetLedger
 from cayu.storage.datasets import Question, handbook_entries, handbook_questions, manifest, python_topics
 from cayu.storage.memory import InMemoryKnowledgeStore, InMemorySessionStore
 from cayu.storage.sql.sqlite import SQLiteKnowledgeStore, SQLiteSessionStore
 
 __all__ = [
+    "InMemoryBudgetLedger",
     "InMemoryKnowledgeStore",
     "InMemorySessionStore",
     "Question",
+    "SQLiteBudgetLedger",
     "SQLiteKnowledgeStore",
     "SQLiteSessionStore",
     "SessionStore",

@@ -153,6 +153,7 @@ def _matches(stream: _Stream, query: HeadQuery) -> bool:
         query.session_id in (None, row.id)
         and query.agent_name in (None, row.agent_name)
         and query.status in (None, stream.state.status)
+        and query.parent_session_id in (None, row.parent_session_id)
         and (query.text is None or query.text.casefold() in text)
     )
 

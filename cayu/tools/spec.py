@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from jsonschema_rs import Draft202012Validator, ReferencingError, ValidationError
 from pydantic import Field, field_validator
@@ -17,6 +17,7 @@ from cayu.identity import ExecutionProfileBehaviorIdentity
 from cayu.knowledge.records import KnowledgeAccessScope
 from cayu.knowledge.store import KnowledgeStore
 from cayu.messages import Frozen
+from cayu.sessions.limits import RunLimits
 
 NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 TOOL_NAME = r"^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$"
@@ -65,6 +66,37 @@ class ToolResult(Frozen):
 
 
 @dataclass(frozen=True, slots=True)
+class ChildTask:
+    """Work for another agent."""
+
+    agent_name: str
+    task: str
+    limits: RunLimits
+    max_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChildOutcome:
+    """Where a child session stopped."""
+
+    session_id: str
+    status: str
+    """A `SessionStatus`."""
+    text: str
+    """The last thing that its model said."""
+    reason: str = ""
+    """Why it did not complete, in fixed words."""
+
+
+class ChildSessions(Protocol):
+    """Runs sessions on behalf of one call."""
+
+    async def run(self, task: ChildTask) -> ChildOutcome:
+        """Run the call's child session, or go on with it where it stands, to where it stops."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class ToolContext:
     """What a call knows of its surroundings."""
 
@@ -78,6 +110,8 @@ class ToolContext:
     """The selected environment's store; None without one."""
     knowledge_access_scope: KnowledgeAccessScope | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    children: ChildSessions | None = None
+    """Runs child sessions of this call; None outside a session."""
 
 
 class Tool(ABC):

@@ -115,7 +115,7 @@ async def test_during_a_model_stream(how: str) -> None:
     if how == "request":
         [requested] = await play(app.interrupt_session(STOP))
         assert requested.type == E.SESSION_INTERRUPT_REQUESTED
-        assert requested.payload == {"reason": "enough", "requested_by": "ann"}
+        assert requested.payload == {"reason": "enough", "requested_by": "ann", "cascade": {"root": "s"}}
         events = await asyncio.wait_for(task, 2)
         assert types_of(events)[-2:] == [E.SESSION_INTERRUPT_REQUESTED, E.SESSION_INTERRUPTED]
     else:
@@ -238,7 +238,7 @@ async def test_an_effect_that_is_cut_off_is_unknown_and_the_round_stays_open(
     assert (action.kind, action.tool_call_id, action.tool_name) == ("manual_recovery", call.id, "t")
     assert (action.approval_id, action.input_id) == (None, None)
     before = await log_of(app)
-    with pytest.raises(SessionNeedsRecovery, match="cannot settle it"):
+    with pytest.raises(SessionNeedsRecovery, match="cayu recovery plan"):
         await play(app.resume(next_turn()))
     with pytest.raises(SessionNeedsRecovery):
         await play(app.recover_incomplete_session(SESSION))

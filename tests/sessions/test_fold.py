@@ -254,14 +254,16 @@ async def test_events_of_tomorrow_change_nothing_and_read_back_as_plain_strings(
 
 
 async def test_a_log_that_no_run_can_have_written_is_refused() -> None:
-    from cayu.errors import IllegalTransition
+    from cayu.errors import IllegalTransition, InvalidSessionLog
 
     app = await parallel(InMemorySessionStore(), Watch())
     loaded = await log_of(app)
     terminal = [record for record in loaded.records if record.type == EventType.TOOL_COMPLETED]
     doubled = [*loaded.records[:-3], StoredRecord(loaded.records[-3].sequence, terminal[0].type, 0, terminal[0].body)]
-    with pytest.raises(IllegalTransition):
+    with pytest.raises(InvalidSessionLog) as refused:
         fold(loaded.head.row, doubled)
+    assert (refused.value.sequence, refused.value.event) == (doubled[-1].sequence, "tool.call.completed")
+    assert isinstance(refused.value.__cause__, IllegalTransition)
 
 
 async def test_messages_that_come_while_a_round_is_open_follow_its_results() -> None:

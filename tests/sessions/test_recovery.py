@@ -8,10 +8,11 @@ import pytest
 
 from cayu.effects import ToolEffect
 from cayu.sessions import CallState, CallView, RoundState, RoundView, SessionStatus, SessionView
-from cayu.sessions.recovery import CallRecovery
+from cayu.sessions.recovery import CallRecovery, Registrations
 from cayu.sessions.recovery import plan_recovery as plan
 from cayu.sessions.streams import StreamRow
 
+WITH_T = Registrations(tools=frozenset({"t"}))
 ROW = StreamRow(id="s", instance_id="i", agent_name="a", provider_name="p", model="m")
 
 # What does not depend on the effect, on the attempt or on an interruption.
@@ -27,6 +28,7 @@ BY_STATE = {
     "completed": "keep",
     "failed": "keep",
     "blocked": "keep",
+    "skipped": "keep",
 }
 # A call that began: (effect, attempt) -> while the session goes on; while it is being interrupted.
 STARTED = {
@@ -64,25 +66,25 @@ def test_the_tables_name_every_state_effect_and_attempt() -> None:
 @pytest.mark.parametrize("state, attempt", [*itertools.product(BY_STATE, (0, 1, 2)), ("started", 1), ("started", 2)])
 def test_each_call(state: str, effect: str, attempt: int, stopping: bool) -> None:
     expected = BY_STATE.get(state) or STARTED[effect, attempt][stopping]
-    found = plan(session(call(state, effect, attempt), stopping=stopping), {"t"})
+    found = plan(session(call(state, effect, attempt), stopping=stopping), WITH_T)
     assert found.calls == (("c0", CallRecovery(expected)),)
     assert found.goes_on is (not stopping and expected not in ("mark_unknown", "await"))
 
 
 @pytest.mark.parametrize("effect, attempt", STARTED)
 def test_a_tool_that_is_gone_is_not_replayed(effect: str, attempt: int) -> None:
-    found = plan(session(call("started", effect, attempt)), {"other"})
+    found = plan(session(call("started", effect, attempt)), Registrations(tools=frozenset({"other"})))
     assert found.calls[0][1] == ("fail" if effect == "none" else "mark_unknown")
 
 
 @pytest.mark.parametrize("state", ["proposed", "approved"])
 def test_a_refusal_that_is_decided_is_kept(state: str) -> None:
-    assert plan(session(call(state, code="policy_denied")), {"t"}).calls[0][1] == CallRecovery.KEEP
+    assert plan(session(call(state, code="policy_denied")), WITH_T).calls[0][1] == CallRecovery.KEEP
 
 
 def test_a_whole_round_in_model_order() -> None:
     view = session(call("staged"), call("started"), call("started", "external"), call("proposed"), call("unknown"))
-    found = plan(view, {"t"})
+    found = plan(view, WITH_T)
     assert found.session_id == "s"
     assert [str(each) for _, each in found.calls] == ["keep", "replay", "mark_unknown", "close_unexecuted", "await"]
     assert found.of(CallRecovery.REPLAY) == ("c1",)
@@ -92,8 +94,8 @@ def test_a_whole_round_in_model_order() -> None:
 
 @pytest.mark.parametrize("stopping", [False, True])
 def test_without_an_open_round_only_the_step_is_repeated(stopping: bool) -> None:
-    assert plan(session(stopping=stopping), ()).calls == ()
-    assert plan(session(stopping=stopping), ()).goes_on is not stopping
+    assert plan(session(stopping=stopping), Registrations()).calls == ()
+    assert plan(session(stopping=stopping), Registrations()).goes_on is not stopping
     committed = session(call("completed"), stopping=stopping)
     committed.rounds[-1].state = RoundState.COMMITTED
-    assert plan(committed, ()).calls == ()
+    assert plan(committed, Registrations()).calls == ()

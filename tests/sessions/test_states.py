@@ -31,10 +31,25 @@ WORK = [
     "tool.call.blocked",
     "tool.effect.intent_recorded",
     "tool.effect.outcome_unknown",
+    "tool.call.skipped",
+    "tool.effect.reconciled",
+    "recovery.plan.item.executed",
+    "budget.reserved",
+    "budget.reconciled",
+    "budget.limit_reached",
+    "session.interruption_cascade_completed",
+    "session.interruption_cascade_failed",
 ]
 PROFILE = ["session.execution_profile.decided", "session.execution_profile.rejected"]
 ENDS = {"session.completed": "completed", "session.failed": "failed", "session.interrupted": "interrupted"}
-DECISIONS = ["tool.call.approved", "tool.call.approval_denied", "tool.call.approval_expired", "tool.call.staged"]
+DECISIONS = [
+    "tool.call.approved",
+    "tool.call.approval_denied",
+    "tool.call.approval_expired",
+    "tool.call.staged",
+    "tool.effect.reconciled",
+    "recovery.plan.item.executed",
+]
 
 
 def stays(state: str, events: list[str]) -> dict[str, str]:
@@ -56,6 +71,7 @@ CALL_MOVES: Moves = {
         "session.awaiting_user_input": "awaiting_input",
         "tool.call.started": "started",
         "tool.call.blocked": "blocked",
+        "tool.call.skipped": "skipped",
         "tool.call.failed": "failed",
     },
     "awaiting_approval": {
@@ -64,7 +80,12 @@ CALL_MOVES: Moves = {
         "tool.call.approval_expired": "expired",
     },
     "awaiting_input": {"tool.call.staged": "staged", "tool.call.approval_expired": "expired"},
-    "approved": {"tool.call.started": "started", "tool.call.blocked": "blocked", "tool.call.failed": "failed"},
+    "approved": {
+        "tool.call.started": "started",
+        "tool.call.blocked": "blocked",
+        "tool.call.skipped": "skipped",
+        "tool.call.failed": "failed",
+    },
     "denied": {"tool.call.blocked": "blocked"},
     "expired": {"tool.call.blocked": "blocked"},
     "started": {
@@ -72,11 +93,12 @@ CALL_MOVES: Moves = {
         "tool.call.staged": "staged",
         "tool.effect.outcome_unknown": "unknown",
     },
-    "unknown": {},
+    "unknown": {"tool.effect.reconciled": "staged"},
     "staged": {"tool.call.completed": "completed", "tool.call.failed": "failed"},
     "completed": {},
     "failed": {},
     "blocked": {},
+    "skipped": {},
 }
 EFFECT_MOVES: Moves = {
     "started": {
@@ -85,7 +107,7 @@ EFFECT_MOVES: Moves = {
         "tool.call.failed": "failed",
         "tool.effect.outcome_unknown": "unknown",
     },
-    "unknown": {},
+    "unknown": {"tool.call.completed": "completed", "tool.call.failed": "failed"},
     "completed": {},
     "failed": {},
 }

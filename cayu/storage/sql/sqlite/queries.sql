@@ -51,6 +51,18 @@ WHERE (:id IS NULL OR id = :id)
   AND (:status IS NULL OR status = :status)
   AND (:text IS NULL OR instr(casefold(id || ' ' || agent_name || ' ' || coalesce(title, '')), :text) > 0);
 
+-- name: child_heads
+SELECT key, id, instance_id, agent_name, provider_name, model, environment_name, parent_session_id, causal_budget_id,
+       title, labels, metadata, version, status, epoch, owner, lease_expires_at, model_steps, tool_calls, input_tokens,
+       output_tokens, pending, created_at, updated_at
+FROM streams
+WHERE parent_session_id = :parent AND (:after IS NULL OR key < :after)
+ORDER BY key DESC
+LIMIT :limit;
+
+-- name: count_child_heads
+SELECT count(*) FROM streams WHERE parent_session_id = :parent;
+
 -- name: scan_events
 SELECT s.id, e.sequence, e.type, e.at, CASE WHEN :bodies THEN e.body ELSE x'7b7d' END
 FROM events AS e JOIN streams AS s ON s.key = e.stream

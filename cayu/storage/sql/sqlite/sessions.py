@@ -171,10 +171,12 @@ def _heads(raw: sqlite3.Connection, query: HeadQuery) -> Page[StreamHead]:
         "agent_name": query.agent_name,
         "status": query.status,
         "text": query.text.casefold() if query.text else None,
+        "parent": query.parent_session_id,
     }
-    total = raw.execute(QUERIES["count_heads"], wanted).fetchone()[0]
+    names = ("count_heads", "heads") if query.parent_session_id is None else ("count_child_heads", "child_heads")
+    total = raw.execute(QUERIES[names[0]], wanted).fetchone()[0]
     (before,) = cursor_position(query.after, int) if query.after is not None else (None,)
-    found = raw.execute(QUERIES["heads"], {**wanted, "after": before, "limit": query.limit + 1}).fetchall()
+    found = raw.execute(QUERIES[names[1]], {**wanted, "after": before, "limit": query.limit + 1}).fetchall()
     page = found[: query.limit]
     following = cursor(page[-1][0]) if page and len(found) > len(page) else None
     return Page([_head(row) for row in page], following, total)

@@ -1,0 +1,95 @@
+"""Interrupting a session with everything that works for it, wherever each part runs.
+
+The request is durable before anything is stopped: a root that was cut off in between is `interrupting` and is taken up
+by the next startup. Sessions whose process is lost are closed here, the youngest generation first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+from cayu.canonical import dumps
+from cayu.errors import IllegalTransition, SessionNotRunning
+from cayu.events import Event
+from cayu.runtime.admission import RUNNING, Standing, stand
+from cayu.runtime.drive import Drive, Services
+from cayu.runtime.entries import enter_closing, interrupt_draft
+from cayu.runtime.lineage import descendants
+from cayu.runtime.log import build_event
+from cayu.sessions.recovery import UNFINISHED
+from cayu.sessions.requests import InterruptSessionRequest
+from cayu.sessions.streams import Record, Unit
+
+
+async def interrupt_tree(services: Services, request: InterruptSessionRequest) -> AsyncIterator[Event]:
+    """Stop a session and all below it; yields what is written here. Raises `SessionNotRunning`."""
+    root = await stand(services, request.session_id)
+    if root.view.status not in RUNNING:
+        raise SessionNotRunning(session_id=request.session_id, status=root.view.status)
+    below = await descendants(services.store, request.session_id)
+    if below or root.owned or request.session_id in services.drives:
+        for event in await ask_to_stop(services, root, request, request.session_id):
+            yield event
+    async for event in _stop_below(services, request):
+        yield event
+    if not root.owned and request.session_id not in services.drives:
+        async for event in _close(services, request, request.session_id):
+            yield event
+
+
+async def stop_below(services: Services, root_id: str) -> None:
+    """Stop everything that works for a session which is being interrupted."""
+    async for _ in _stop_below(services, InterruptSessionRequest(session_id=root_id)):
+        pass
+
+
+async def _stop_below(services: Services, request: InterruptSessionRequest) -> AsyncIterator[Event]:
+    for head in reversed(await descendants(services.store, request.session_id)):
+        standing = await stand(services, head.row.id)
+        if standing.view.status in UNFINISHED:
+            async for event in _stop(services, standing, request):
+                yield event
+
+
+async def _stop(services: Services, standing: Standing, request: InterruptSessionRequest) -> AsyncIterator[Event]:
+    name, root_id = standing.view.row.id, request.session_id
+    theirs = request.model_copy(update={"session_id": name})
+    try:
+        if standing.owned or name in services.drives:
+            for event in await ask_to_stop(services, standing, theirs, root_id):
+                yield event
+        else:
+            async for event in _close(services, theirs, root_id):
+                yield event
+    except SessionNotRunning:
+        return  # it has ended meanwhile
+
+
+async def ask_to_stop(
+    services: Services, standing: Standing, request: InterruptSessionRequest, cascade_root: str
+) -> list[Event]:
+    """Append the request, whoever owns the session, and tell a drive of this application at once.
+
+    A session that was asked already and is lost is not asked again.
+    """
+    row = standing.view.row
+    drive = services.drives.get(row.id)
+    if standing.view.interrupt_requested and drive is None and not standing.owned:
+        return []
+    draft = interrupt_draft(request, cascade_root)
+    unit = Unit(stream=row.id, expected_version=None, fence=None, records=(Record(draft.type, dumps(draft.payload)),))
+    try:
+        state, _ = await services.store.append(unit)
+    except IllegalTransition as ended:
+        raise SessionNotRunning(session_id=row.id, status=ended.state) from None
+    if drive is not None:
+        drive.interrupt()
+    loaded = await services.store.load(row.id, state.version - 1)
+    return [build_event(row, record) for record in loaded.records[:1]] if loaded else []
+
+
+async def _close(services: Services, request: InterruptSessionRequest, cascade_root: str) -> AsyncIterator[Event]:
+    async with aclosing(Drive(services, enter_closing(request, cascade_root)).events()) as events:
+        async for event in events:
+            yield event

@@ -1,0 +1,92 @@
+"""Child sessions: one call's agent at work in a session of its own, found again after a crash by the call's id."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+
+from cayu.errors import CayuError, SessionNotFound
+from cayu.messages import Message
+from cayu.runtime.admission import Enter, Standing, stand
+from cayu.runtime.drive import Drive
+from cayu.runtime.entries import enter_recovery, enter_run
+from cayu.runtime.lineage import ancestors
+from cayu.sessions.recovery import UNFINISHED
+from cayu.sessions.requests import RunRequest
+from cayu.sessions.states import SessionStatus
+from cayu.sessions.view import CallView, SessionView
+from cayu.shielding import outlast
+from cayu.tools.spec import ChildOutcome, ChildSessions, ChildTask
+
+GRACE_SHARE = 0.5
+"""Share of its parent's grace that an interrupted child may use, so that its end is known in time."""
+
+
+class ChildRunner(ChildSessions):
+    """Runs the child session of one call."""
+
+    def __init__(self, parent: Drive, call: CallView) -> None:
+        config = parent.services.config
+        grace = config.cancel_grace_seconds * GRACE_SHARE
+        self._services = replace(parent.services, config=replace(config, cancel_grace_seconds=grace))
+        self._parent = parent
+        self._id = f"{call.id}.child"
+
+    async def run(self, task: ChildTask) -> ChildOutcome:
+        """Run the child, or go on with it where it stands; a cancellation interrupts it."""
+        try:
+            standing = await stand(self._services, self._id)
+        except SessionNotFound:
+            refusal = await self._too_deep()
+            if refusal is not None:
+                return refusal
+            return await self._drive(enter_run(self._request(task)))
+        if standing.view.status in UNFINISHED:
+            return await self._drive(enter_recovery(self._id))
+        return _outcome(standing)
+
+    async def _drive(self, enter: Enter) -> ChildOutcome:
+        try:
+            async with aclosing(Drive(self._services, enter).events()) as events:
+                async for _ in events:
+                    pass
+        except asyncio.CancelledError:
+            try:
+                return await outlast(self._stopped())
+            except SessionNotFound:
+                raise asyncio.CancelledError from None
+        except CayuError as error:
+            return ChildOutcome(self._id, "not run", "", type(error).__name__)
+        return await self._stopped()
+
+    async def _stopped(self) -> ChildOutcome:
+        return _outcome(await stand(self._services, self._id))
+
+    async def _too_deep(self) -> ChildOutcome | None:
+        row = self._parent.log.view.row
+        depth = 1 + len(await ancestors(self._services.store, row.parent_session_id))
+        if depth <= self._services.config.max_child_depth:
+            return None
+        return ChildOutcome(self._id, "not run", "", f"sessions nest no deeper than {depth - 1}")
+
+    def _request(self, task: ChildTask) -> RunRequest:
+        view: SessionView = self._parent.log.view
+        return RunRequest(
+            agent_name=task.agent_name,
+            messages=(Message.text("user", task.task),),
+            session_id=self._id,
+            environment_name=view.row.environment_name,
+            max_steps=task.max_steps,
+            limits=task.limits,
+            budget_limits=view.run.budget_limits,
+            parent_session_id=view.row.id,
+            causal_budget_id=view.row.causal_budget_id,
+        )
+
+
+def _outcome(standing: Standing) -> ChildOutcome:
+    view = standing.view
+    reasons = view.interruption if view.status == SessionStatus.INTERRUPTED else view.error
+    reason = str((reasons or {}).get("reason") or (reasons or {}).get("code") or "")
+    return ChildOutcome(view.row.id, view.status, view.final_text, reason.replace("_", " "))

@@ -1,0 +1,97 @@
+"""One item of a recovery plan enters its session: what was decided is written, and the run goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cayu.events import EventType as E
+from cayu.runtime.admission import Standing
+from cayu.runtime.budgeting import release_open
+from cayu.runtime.drive import Drive
+from cayu.runtime.entries import continue_round, recover
+from cayu.runtime.ownership import RECOVERING
+from cayu.sessions.fold import ahead
+from cayu.sessions.plans import (
+    MODEL_ACTIONS,
+    RecoveryAction,
+    RecoveryExecutionRequest,
+    RecoveryPlanItem,
+    decisions_digest,
+)
+from cayu.sessions.projection import Draft
+from cayu.sessions.recovery import UNFINISHED
+from cayu.sessions.states import UNEXECUTED_WAITING
+
+
+class Repair:
+    """Does with one session what a plan and its decisions say."""
+
+    def __init__(self, request: RecoveryExecutionRequest, item: RecoveryPlanItem) -> None:
+        self._request = request
+        self._item = item
+        self._decisions = request.decided(item.session_id)
+        self.action = self._decisions[0].action if self._decisions else item.action
+
+    async def enter(self, drive: Drive, standing: Standing) -> bool:
+        """Enter the session, which is as the plan found it."""
+        view = standing.view
+        assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
+        drive.attach(view, assembly, evicting=standing.evicting, role=RECOVERING)
+        if self.action in MODEL_ACTIONS:
+            return await self._end_lost_step(drive)
+        settled = await self._settled(drive)
+        if view.status in UNFINISHED:
+            return await recover(drive, [self._attribution()], settled)
+        return await self._go_on(drive, settled)
+
+    async def _settled(self, drive: Drive) -> list[Draft]:
+        """Return what settles calls: the decisions, or what reconcilers know of a session that waits for them."""
+        opened = drive.log.view.open_round
+        if opened is None:
+            return []
+        if self._decisions:
+            actor = self._request.requested_by
+            return await drive.rounds.settler.by_decisions(opened.id, opened.calls, self._decisions, actor)
+        return await drive.rounds.settler.by_reconcilers(opened.id, opened.unknown)
+
+    async def _go_on(self, drive: Drive, settled: Sequence[Draft]) -> bool:
+        """Settle calls of a session that waits: the last one lets the run go on, or closes what was interrupted."""
+        if not settled:
+            return False
+        view, lead = drive.log.view, [self._attribution(), *settled]
+        opened = ahead(view, [(draft.type, draft.payload) for draft in lead]).open_round
+        if opened is None or opened.unknown:
+            await drive.log.commit(lead, release=True)
+            return False
+        resumed = Draft(E.SESSION_RESUMED, {"continues": True})
+        reason = (view.interruption or {}).get("reason")
+        if reason == "manual_recovery":
+            return await continue_round(drive, [*lead, resumed])
+        waiting = [call.id for call in opened.calls if call.state in UNEXECUTED_WAITING and not call.code]
+        drive.rounds.refuse(waiting, "interrupted")
+        ended = Draft(E.SESSION_INTERRUPTED, {"reason": reason})
+        await drive.log.commit([*lead, resumed, *drive.rounds.closing(lead, opened), ended], release=True)
+        return False
+
+    async def _end_lost_step(self, drive: Drive) -> bool:
+        given_back = await release_open(drive.services.ledger, drive.log.view)
+        if self.action is RecoveryAction.MODEL_MARK_FAILED:
+            told = Draft(E.MODEL_ERROR, {"code": "marked_failed"})
+            ends = [told, Draft(E.SESSION_FAILED, {"code": "model_marked_failed"})]
+        else:
+            ends = [Draft(E.SESSION_INTERRUPTED, {"reason": "model_marked_interrupted"})]
+        await drive.log.commit([self._attribution(), *given_back, *ends], release=True)
+        return False
+
+    def _attribution(self) -> Draft:
+        request = self._request
+        told = {
+            "execution_id": request.execution_id,
+            "plan_id": request.plan.plan_id,
+            "item_id": self._item.item_id,
+            "action": str(self.action),
+            "decisions": decisions_digest(self._decisions),
+        }
+        if request.requested_by is not None:
+            told["requested_by"] = request.requested_by.subject
+        return Draft(E.RECOVERY_ITEM_EXECUTED, told)

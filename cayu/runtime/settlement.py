@@ -1,0 +1,156 @@
+"""Settling calls whose outcome is not known: by a registered reconciler, a receipt, or an operator's decision.
+
+Evidence is checked before anything is written. Evidence that contradicts other evidence is an error, and no outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cayu.canonical import fingerprint, same
+from cayu.effects import EffectOutcome, idempotency_key
+from cayu.errors import ContradictoryEvidence
+from cayu.events import EventType as E
+from cayu.runtime.config import RuntimeConfig
+from cayu.runtime.invoke import kept_outcome
+from cayu.sessions.plans import RecoveryAction, RecoveryDecision
+from cayu.sessions.projection import Draft
+from cayu.sessions.requests import ResolutionActor
+from cayu.sessions.streams import StreamRow
+from cayu.sessions.texts import SETTLED
+from cayu.sessions.view import CallResult, CallView
+from cayu.shielding import is_cancelling
+from cayu.tools.reconcilers import Reconciliation, ReconciliationRequest, ToolEffectReconciler
+from cayu.tools.spec import ToolResult
+
+logger = logging.getLogger("cayu.runtime")
+
+NOT_KNOWN = Reconciliation(outcome=EffectOutcome.UNKNOWN)
+
+
+class Settler:
+    """Finds out what became of calls of one session."""
+
+    def __init__(self, row: StreamRow, reconcilers: Mapping[str, ToolEffectReconciler], config: RuntimeConfig) -> None:
+        self._row = row
+        self._reconcilers = reconcilers
+        self._config = config
+
+    async def by_reconcilers(self, round_id: str, calls: Iterable[CallView]) -> list[Draft]:
+        """Ask the registered reconcilers; return what settles the calls of which they know the outcome."""
+        drafts = []
+        for call in calls:
+            found = await self._ask(round_id, call, None)
+            if found.outcome is not EffectOutcome.UNKNOWN:
+                drafts.append(self._settled(call, found, "reconciler", f"the reconciler of {call.name}"))
+        return drafts
+
+    async def by_decisions(
+        self,
+        round_id: str,
+        calls: Sequence[CallView],
+        decisions: Sequence[RecoveryDecision],
+        actor: ResolutionActor | None,
+    ) -> list[Draft]:
+        """Return what settles calls as an operator decided.
+
+        Raises `ContradictoryEvidence` for a receipt of another call, and for a decision that a reconciler denies.
+        """
+        drafts = []
+        for decision in decisions:
+            call = next(call for call in calls if call.id == decision.tool_call_id)
+            drafts.append(await self._decided(round_id, call, decision, actor))
+        return drafts
+
+    async def _decided(
+        self, round_id: str, call: CallView, decision: RecoveryDecision, actor: ResolutionActor | None
+    ) -> Draft:
+        completed = decision.action is RecoveryAction.TOOL_MARK_COMPLETED
+        outcome = EffectOutcome.COMPLETED if completed else EffectOutcome.FAILED
+        if decision.receipt is not None:
+            key = idempotency_key(self._row.instance_id, round_id, call.id)
+            if not same(decision.receipt.idempotency_key, key):
+                raise self._contradiction(call, "the receipt names the idempotency key of another call")
+            if not same(decision.receipt.arguments_digest, call.digest):
+                raise self._contradiction(call, "the receipt names other arguments")
+        asked = await self._ask(round_id, call, decision)
+        if asked.outcome not in (EffectOutcome.UNKNOWN, outcome):
+            raise self._contradiction(call, f"its reconciler answers {asked.outcome}")
+        given = decision.content is not None or decision.structured is not None
+        result = ToolResult(content=decision.content or "", structured=decision.structured) if given else asked.result
+        reference = decision.receipt.reference if decision.receipt else asked.reference
+        found = Reconciliation(outcome=outcome, result=result, reference=reference)
+        source = "receipt" if decision.receipt is not None else "operator"
+        draft = self._settled(call, found, source, actor.subject if actor else "an unnamed operator")
+        if decision.reason:
+            draft.payload["reason"] = decision.reason
+        if actor is not None:
+            draft.payload["resolved_by"] = actor.model_dump(mode="json", exclude_none=True)
+        return draft
+
+    def _contradiction(self, call: CallView, reason: str) -> ContradictoryEvidence:
+        return ContradictoryEvidence(session_id=self._row.id, tool_call_id=call.id, reason=reason)
+
+    async def _ask(self, round_id: str, call: CallView, decision: RecoveryDecision | None) -> Reconciliation:
+        reconciler = self._reconcilers.get(call.name)
+        if reconciler is None:
+            return NOT_KNOWN
+        request = ReconciliationRequest(
+            session_id=self._row.id,
+            agent_name=self._row.agent_name,
+            tool_name=call.name,
+            tool_call_id=call.id,
+            tool_round_id=round_id,
+            effect=call.effect,
+            arguments=call.arguments,
+            arguments_digest=call.digest,
+            idempotency_key=idempotency_key(self._row.instance_id, round_id, call.id),
+            attempt=call.attempt,
+            receipt=decision.receipt if decision else None,
+        )
+        try:
+            async with asyncio.timeout(self._config.reconcile_timeout_seconds):
+                answer: object = await reconciler.reconcile(request)
+        except asyncio.CancelledError:
+            if is_cancelling():
+                raise
+            answer = None
+        except Exception as error:  # noqa: BLE001 - a reconciler that fails has found nothing out
+            logger.warning(
+                "the reconciler of %s failed in session %s: %s", call.name, self._row.id, type(error).__name__
+            )
+            return NOT_KNOWN
+        if isinstance(answer, Reconciliation):
+            return answer
+        logger.error("the reconciler of %s answered no Reconciliation in session %s", call.name, self._row.id)
+        return NOT_KNOWN
+
+    def _settled(self, call: CallView, found: Reconciliation, source: str, by: str) -> Draft:
+        failed = found.outcome is EffectOutcome.FAILED
+        code, result = ("settled_failed" if failed else None), CallResult(SETTLED[found.outcome], is_error=failed)
+        if found.result is not None:
+            kept = kept_outcome(found.result, self._config.max_result_bytes)
+            code, result = kept.code, kept.result
+        payload: dict[str, Any] = {
+            "tool_call_id": call.id,
+            "tool_name": call.name,
+            "action": call.recovery_id,
+            "outcome": str(found.outcome),
+            "source": source,
+            "by": by,
+            "decided_digest": fingerprint("cayu.effect-settlement", [found.outcome, result.content, result.structured]),
+            "content": result.content,
+        }
+        optional = {
+            "structured": result.structured,
+            "artifacts": list(result.artifacts) or None,
+            "is_error": result.is_error or None,
+            "code": code,
+            "reference": found.reference,
+        }
+        return Draft(
+            E.EFFECT_RECONCILED, payload | {name: value for name, value in optional.items() if value is not None}
+        )
