@@ -101,7 +101,8 @@ async def execute_plan(services: Services, request: RecoveryExecutionRequest) ->
     Raises `StaleRecoveryPlanError`, `RecoveryExecutionConflict` and `ContradictoryEvidence` before anything is written.
     """
     done = [await _earlier(services, request, item) for item in request.plan.items]
-    await _register(services, request)
+    if any(_untouched(request, item) is None for item in request.plan.items):
+        await _register(services, request)
     results = []
     for item, earlier in zip(request.plan.items, done, strict=True):
         results.append(earlier or await _execute(services, request, item))
@@ -153,12 +154,9 @@ async def _register(services: Services, request: RecoveryExecutionRequest) -> No
 
 
 async def _execute(services: Services, request: RecoveryExecutionRequest, item: RecoveryPlanItem) -> RecoveryItemResult:
-    decisions = request.decided(item.session_id)
-    untouched = Inspection(item, None)
-    if item.hard_blockers or (item.blocker_codes and not decisions):
-        return _result(item, RecoveryItemStatus.BLOCKED, item.action, untouched, request.execution_id)
-    if not item.blocker_codes and item.action is RecoveryAction.LEAVE_INTACT:
-        return _result(item, RecoveryItemStatus.LEFT_INTACT, item.action, untouched, request.execution_id)
+    untouched = _untouched(request, item)
+    if untouched is not None:
+        return _result(item, untouched, item.action, Inspection(item, None), request.execution_id)
     if item.status == SessionStatus.INTERRUPTING:
         await stop_below(services, item.session_id)
     repair = Repair(request, item)
@@ -176,6 +174,15 @@ async def _execute(services: Services, request: RecoveryExecutionRequest, item: 
     written = found.view is not None and request.execution_id in found.view.receipts
     status = RecoveryItemStatus.EXECUTED if written else RecoveryItemStatus.BLOCKED
     return _result(item, status, repair.action, found, request.execution_id)
+
+
+def _untouched(request: RecoveryExecutionRequest, item: RecoveryPlanItem) -> RecoveryItemStatus | None:
+    """Return why nothing is written of an item, None when something is."""
+    if item.hard_blockers or (item.blocker_codes and not request.decided(item.session_id)):
+        return RecoveryItemStatus.BLOCKED
+    if not item.blocker_codes and item.action is RecoveryAction.LEAVE_INTACT:
+        return RecoveryItemStatus.LEFT_INTACT
+    return None
 
 
 async def _head(services: Services, session_id: str) -> StreamHead:
