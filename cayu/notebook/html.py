@@ -58,6 +58,13 @@ def card(title: str, badge: str, body: Iterable[str], kind: str | None = None) -
     return f'{STYLE}<div class="cayu"><div class="cayu-card"><h4>{esc(title)}{mark}</h4>{"".join(body)}</div></div>'
 
 
+def table(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+    """Return a table of plain values."""
+    titles = "".join(f"<th>{esc(name)}</th>" for name in head)
+    lines = ("".join(f"<td>{esc('' if value is None else value)}</td>" for value in row) for row in rows)
+    return f"<table><tr>{titles}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
 def session_html(view: SessionView) -> str:
     """Return a session as a card: where it stands, the conversation, what waits."""
     row = view.row

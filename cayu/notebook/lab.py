@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import inspect
-import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
@@ -22,14 +21,14 @@ from cayu.messages import Message
 from cayu.notebook.bridge import CLOSING_SECONDS, Bridge
 from cayu.notebook.frames import Ask, Data
 from cayu.notebook.handles import ApprovalHandle, Pending, SessionHandle
+from cayu.notebook.naming import Decidable, Named, actor, pending_action, session_id
+from cayu.notebook.operating import Operating
 from cayu.notebook.problems import Problems
 from cayu.notebook.tables import Frames, Gather
 from cayu.runtime.app import CayuApp
 from cayu.runtime.outcome import lost_sessions, session_view
-from cayu.sessions.records import PendingAction, PendingActionQuery
+from cayu.sessions.records import PendingActionQuery
 from cayu.sessions.requests import (
-    InterruptSessionRequest,
-    ResolutionActor,
     ResumeRequest,
     RunRequest,
     ToolApprovalDecision,
@@ -41,17 +40,13 @@ from cayu.storage.sql.sqlite.database import Mode
 from cayu.storage.sql.sqlite.sessions import SQLiteSessionStore
 
 T = TypeVar("T")
-Named = str | SessionHandle
-"""A session, by its id or its handle."""
-Decidable = PendingAction | ApprovalHandle
-"""What waits for a human, as `pending()` gives it."""
 Factory = Callable[..., Any]
 """factory(session_store=...) -> CayuApp, or an awaitable of one."""
 OnEvent = Callable[[Event], None]
 MOST_PENDING = 1000
 
 
-class Lab(Frames):
+class Lab(Operating, Frames):
     """An application at work in a notebook or a script. Make one with `Lab.open`; close it, or let the exit do so."""
 
     def __init__(self, store_at: Callable[[], SessionStore], factory: Factory | None, *, where: str) -> None:
@@ -133,19 +128,8 @@ class Lab(Frames):
     async def _resume(
         self, session: Named, text: str, on_event: OnEvent | None, request: dict[str, Any]
     ) -> SessionHandle:
-        asked = ResumeRequest(session_id=_id(session), messages=(Message.text("user", text),), **request)
+        asked = ResumeRequest(session_id=session_id(session), messages=(Message.text("user", text),), **request)
         return await self._consume(self._working().resume(asked), on_event)
-
-    def recover(self, session: Named, *, on_event: OnEvent | None = None) -> SessionHandle:
-        """Go on with a session whose process was lost."""
-        return self.call(self._recover(session, on_event))
-
-    async def arecover(self, session: Named, *, on_event: OnEvent | None = None) -> SessionHandle:
-        """Await `recover`."""
-        return await self._bridge.acall(self._recover(session, on_event))
-
-    async def _recover(self, session: Named, on_event: OnEvent | None) -> SessionHandle:
-        return await self._consume(self._working().recover_incomplete_session(_id(session)), on_event)
 
     def approve(
         self,
@@ -185,7 +169,7 @@ class Lab(Frames):
         reason: str | None,
         by: str | None,
     ) -> SessionHandle:
-        action = _action(action)
+        action = pending_action(action)
         request = ToolApprovalRequest(
             session_id=action.session,
             approval_id=action.id,
@@ -193,7 +177,7 @@ class Lab(Frames):
             decision=decision,
             arguments=arguments,
             reason=reason,
-            resolved_by=_actor(by),
+            resolved_by=actor(by),
         )
         return await self._consume(self._working().resolve_tool_approval(request), None)
 
@@ -206,31 +190,17 @@ class Lab(Frames):
         return await self._bridge.acall(self._answer(action, text, by))
 
     async def _answer(self, action: Decidable, text: str, by: str | None) -> SessionHandle:
-        action = _action(action)
-        response = UserInputResponse(session_id=action.session, input_id=action.id, answer=text, resolved_by=_actor(by))
+        action = pending_action(action)
+        response = UserInputResponse(session_id=action.session, input_id=action.id, answer=text, resolved_by=actor(by))
         return await self._consume(self._working().resolve_user_input(response), None)
-
-    def interrupt(self, session: Named, reason: str | None = None) -> None:
-        """Ask a running session to stop."""
-        self.call(self._interrupt(session, reason))
-
-    async def ainterrupt(self, session: Named, reason: str | None = None) -> None:
-        """Await `interrupt`."""
-        await self._bridge.acall(self._interrupt(session, reason))
-
-    async def _interrupt(self, session: Named, reason: str | None) -> None:
-        request = InterruptSessionRequest(session_id=_id(session), reason=reason, requested_by=_user())
-        async with aclosing(self._working().interrupt_session(request)) as events:
-            async for _ in events:
-                pass
 
     def session(self, session: Named) -> SessionHandle:
         """Return a session as it stands. Raises `SessionNotFound`."""
-        return SessionHandle(self, self.call(session_view(self.app, _id(session))))
+        return SessionHandle(self, self.call(session_view(self.app, session_id(session))))
 
     async def asession(self, session: Named) -> SessionHandle:
         """Await `session`."""
-        return SessionHandle(self, await self._bridge.acall(session_view(self.app, _id(session))))
+        return SessionHandle(self, await self._bridge.acall(session_view(self.app, session_id(session))))
 
     def pending(self, *, session: Named | None = None) -> Pending:
         """Return what waits for a human: the first thing to look at after a restart."""
@@ -242,11 +212,11 @@ class Lab(Frames):
 
     async def _pending(self, session: Named | None) -> Pending:
         page = await self.app.list_pending_actions(
-            PendingActionQuery(session_id=_id(session) if session else None, limit=MOST_PENDING)
+            PendingActionQuery(session_id=session_id(session) if session else None, limit=MOST_PENDING)
         )
         handles = [ApprovalHandle(self, action) for action in page.actions]
         lost = await lost_sessions(self.app)
-        return Pending(handles, page.total, [name for name in lost if session is None or name == _id(session)])
+        return Pending(handles, page.total, [name for name in lost if session is None or name == session_id(session)])
 
     async def aheads(self, query: HeadQuery) -> tuple[Sequence[StreamHead], str | None, int]:
         """Await a page of session heads: rows, the cursor of the next page, and the total."""
@@ -336,27 +306,5 @@ class Lab(Frames):
             self.problems.keep("on_event", error, event.session_id)
 
 
-def _id(session: Named) -> str:
-    found = session.id if isinstance(session, SessionHandle) else session
-    if not isinstance(found, str):
-        raise InvalidInput(f"A session is named by its id or its handle, not by {type(session).__name__}.")
-    return found
-
-
-def _action(action: Decidable) -> PendingAction:
-    found = action.action if isinstance(action, ApprovalHandle) else action
-    if not isinstance(found, PendingAction):
-        raise InvalidInput(f"An action is one of lab.pending(), not {type(action).__name__}.")
-    return found
-
-
 async def _awaited(made: Any) -> Any:
     return await made
-
-
-def _user() -> str:
-    return os.environ.get("USER") or os.environ.get("USERNAME") or "notebook"
-
-
-def _actor(by: str | None) -> ResolutionActor:
-    return ResolutionActor(subject=by or _user(), source="notebook")

@@ -27,9 +27,7 @@ class ChildRunner(ChildSessions):
     """Runs the child session of one call."""
 
     def __init__(self, parent: Drive, call: CallView) -> None:
-        config = parent.services.config
-        grace = config.cancel_grace_seconds * GRACE_SHARE
-        self._services = replace(parent.services, config=replace(config, cancel_grace_seconds=grace))
+        self._services = parent.services
         self._parent = parent
         self._id = f"{call.id}.child"
 
@@ -47,8 +45,11 @@ class ChildRunner(ChildSessions):
         return _outcome(standing)
 
     async def _drive(self, enter: Enter) -> ChildOutcome:
+        config = self._services.config
+        grace = config.cancel_grace_seconds * GRACE_SHARE
+        services = replace(self._services, config=replace(config, cancel_grace_seconds=grace))
         try:
-            async with aclosing(Drive(self._services, enter).events()) as events:
+            async with aclosing(Drive(services, enter).events()) as events:
                 async for _ in events:
                     pass
         except asyncio.CancelledError:
