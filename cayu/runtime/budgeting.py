@@ -6,17 +6,20 @@ is: a step of which nobody knows whether the provider did it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from cayu.budgets.ledger import Amount, BudgetLedger, amount_of
-from cayu.errors import BudgetExceeded
+from cayu.errors import BudgetExceeded, StoreError
 from cayu.events import EventType as E
 from cayu.providers.base import ModelProvider, ModelRequest
 from cayu.runtime.rounds import limit_drafts
 from cayu.sessions.limits import BudgetLimit
 from cayu.sessions.projection import Draft
 from cayu.sessions.view import SessionView
+
+logger = logging.getLogger("cayu.runtime")
 
 LIMIT = "budget"
 
@@ -73,10 +76,19 @@ class StepBudget:
 async def release_open(ledger: BudgetLedger, view: SessionView) -> list[Draft]:
     """Give back what a step that came to nothing holds; return what to write of it.
 
-    A crash may have left a reservation that is in the ledger and not in the log; its id is known from the step.
+    A crash may have left a reservation that is in the ledger and not in the log; its id is known from the step. A
+    ledger that cannot be reached keeps no session from ending: the log still names the reservation, and the next entry
+    gives it back.
     """
-    if view.open_round is None:
-        await StepBudget(ledger, view).release()
+    try:
+        if view.open_round is None:
+            await StepBudget(ledger, view).release()
+        for reservation, budget_id in view.reservations.items():
+            await ledger.release(budget_id, reservation)
+    except StoreError as unreachable:
+        name = type(unreachable).__name__
+        logger.warning("the budget of session %s could not be given back now: %s", view.row.id, name)
+        return []
     return [
         _reconciled(budget_id, reservation, {"released": True}) for reservation, budget_id in view.reservations.items()
     ]

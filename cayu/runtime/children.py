@@ -19,6 +19,8 @@ from cayu.sessions.view import CallView, SessionView
 from cayu.shielding import outlast
 from cayu.tools.spec import ChildOutcome, ChildSessions, ChildTask
 
+POLL_SECONDS = 0.5
+"""How often a child that is in other hands is looked at."""
 GRACE_SHARE = 0.5
 """Share of its parent's grace that an interrupted child may use, so that its end is known in time."""
 
@@ -34,7 +36,7 @@ class ChildRunner(ChildSessions):
     async def run(self, task: ChildTask) -> ChildOutcome:
         """Run the child, or go on with it where it stands; a cancellation interrupts it."""
         try:
-            standing = await stand(self._services, self._id)
+            standing = await self._free()
         except SessionNotFound:
             refusal = await self._too_deep()
             if refusal is not None:
@@ -43,6 +45,14 @@ class ChildRunner(ChildSessions):
         if standing.view.status in UNFINISHED:
             return await self._drive(enter_recovery(self._id))
         return _outcome(standing)
+
+    async def _free(self) -> Standing:
+        """Return the child once nobody else works on it: it has ended, or its owner's lease has run out."""
+        while True:
+            standing = await stand(self._services, self._id)
+            if standing.view.status not in UNFINISHED or not standing.owned:
+                return standing
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _drive(self, enter: Enter) -> ChildOutcome:
         config = self._services.config

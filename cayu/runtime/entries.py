@@ -83,7 +83,8 @@ def enter_resume(request: ResumeRequest, policy: ExecutionProfilePolicy | None) 
             raise SessionAwaitingHuman(session_id=view.row.id, actions=", ".join(map(repr, waiting)))
         adopted = await admit_profile(drive, standing, assembly, request.profile_adoption, policy)
         drive.attach(view, assembly, evicting=standing.evicting)
-        lead = [*adopted, *map(expiry, expired), Draft(E.SESSION_RESUMED, _run_of(request))]
+        left = await release_open(drive.services.ledger, view) if view.reservations else []
+        lead = [*adopted, *map(expiry, expired), Draft(E.SESSION_RESUMED, _run_of(request)), *left]
         if view.open_round is not None:
             return await continue_round(drive, lead)
         await drive.log.commit(lead)

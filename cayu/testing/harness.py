@@ -13,6 +13,13 @@ from cayu.messages import Message
 from cayu.providers.scripted import Batch, ScriptedModelProvider
 from cayu.runtime.app import CayuApp
 from cayu.runtime.outcome import RunOutcome, outcome_of, run_to_completion
+from cayu.sessions.plans import (
+    RecoveryAction,
+    RecoveryDecision,
+    RecoveryExecutionRequest,
+    RecoveryPlan,
+    RecoveryPlanRequest,
+)
 from cayu.sessions.records import PendingAction, PendingActionQuery
 from cayu.sessions.requests import (
     ResolutionActor,
@@ -77,6 +84,30 @@ class RestartHarness:
         app, found = await self.app(), session_id or self._session
         events = [event async for event in app.recover_incomplete_session(found)]
         self.last = await outcome_of(app, found, tuple(events))
+        return self.last
+
+    async def plan_recovery(self, session_id: str | None = None) -> RecoveryPlan:
+        """Plan the recovery of a session, by default the last one."""
+        request = RecoveryPlanRequest(session_ids=(session_id or self._session,))
+        return await (await self.app()).plan_recovery(request)
+
+    async def settle(
+        self, action: RecoveryAction, *, execution_id: str = "harness", session_id: str | None = None, **found: Any
+    ) -> RunOutcome:
+        """Plan, decide everything that is asked for in the same way, execute, and return where the session stops.
+
+        `found` takes further fields of `RecoveryDecision`.
+        """
+        app, plan = await self.app(), await self.plan_recovery(session_id)
+        [item] = plan.items
+        decisions = tuple(
+            RecoveryDecision(session_id=item.session_id, tool_call_id=need.tool_call_id, action=action, **found)
+            for need in item.needed_decisions
+        )
+        await app.execute_recovery(
+            RecoveryExecutionRequest(plan=plan, execution_id=execution_id, decisions=decisions, requested_by=ACTOR)
+        )
+        self.last = await outcome_of(app, item.session_id)
         return self.last
 
     async def pending_actions(self) -> tuple[PendingAction, ...]:

@@ -57,6 +57,7 @@ HEAVY = {
     "anthropic": ("cayu.providers.anthropic",),
     "openai": ("cayu.providers.openai",),
     "fastapi": ("cayu.server",),
+    "starlette": ("cayu.server",),
     "uvicorn": ("cayu.server",),
     "typer": ("cayu.cli",),
     "rich": ("cayu.cli",),

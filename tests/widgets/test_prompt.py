@@ -14,6 +14,7 @@ from cayu import ToolPolicy
 from cayu.errors import HeadlessDecisionMissing, InvalidInput, StoreBusy, StoreOutcomeUnknown
 from cayu.notebook import Lab, headless
 from cayu.providers import ModelStreamEvent
+from cayu.sessions import RecoveryDecision
 from cayu.sessions.records import PendingAction
 from cayu.tools import (
     AllowAllToolPolicy,
@@ -497,6 +498,13 @@ def test_an_unknown_outcome_has_no_buttons(open_lab: OpenLab) -> None:
     assert prompt.shown.state is PromptState.PENDING
     assert buttons(prompt) == {}
     assert BY_HAND in html(prompt)
+    plan = lab.plan_recovery(handle.action.session)
+    call_id = plan.df["tool_call_id"][0]
+    found = RecoveryDecision(session_id=handle.action.session, tool_call_id=call_id, action="tool_mark_failed")
+    plan.execute("found", [found], by="ann")
+    settled = ApprovalPrompt(handle)
+    settle(lab)
+    assert "Found that it did not act, by ann" in html(settled)
     lab.check_quiet()
 
 

@@ -49,7 +49,10 @@ UNSETTLED = (
 """States of a prompt that somebody else's decision may move."""
 OVERDUE = Shown(PromptState.PENDING, "pending, deadline passed")
 SUBMITTING = Shown(PromptState.SUBMITTING, PromptState.SUBMITTING, "Sending your decision.")
-BY_HAND = "No button can settle this: find out whether the call acted, then recover the session from code."
+BY_HAND = (
+    "No button can settle this: find out whether the call acted; lab.plan_recovery(session) shows what to decide, and "
+    "its execute(...) takes the decision."
+)
 NOT_SENT = "Nothing was sent; the request still waits."
 NO_ANSWER = "The store did not answer. Retry is safe: a decision is recorded once."
 CUT_OFF = "The lab was closed meanwhile. Open it again and look at lab.pending() to see whether it was recorded."

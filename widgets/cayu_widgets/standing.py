@@ -106,6 +106,10 @@ def standing(view: SessionView, action: PendingAction, *, ours: bool) -> Shown:
     if decision is None:
         return PENDING if is_waiting(view, action) else SUPERSEDED
     call = next(call for opened in view.rounds for call in opened.calls if call.id == decision.tool_call_id)
+    if call.settlement is not None and decision.action_id == call.recovery_id:
+        outcome = "that it acted" if call.settlement.outcome == "completed" else "that it did not act"
+        found = f"Found {outcome}, by {decision.by} at {clock_time(decision.at)}"
+        return Shown(PromptState.ELSEWHERE, PromptState.ELSEWHERE, found)
     made = PromptState.EDITED if call.edited and decision.decision == "approve" else _MADE[decision.decision]
     note = f"{_who(made, decision)}; {_what_came(view, call)}"
     if not ours and made is not PromptState.EXPIRED:

@@ -1,0 +1,1 @@
+SELECT number, recipient FROM parcels ORDER BY number

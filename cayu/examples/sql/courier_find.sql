@@ -1,0 +1,1 @@
+SELECT number FROM parcels WHERE reference = ? ORDER BY number

@@ -1,0 +1,1 @@
+INSERT INTO parcels (reference, recipient) VALUES (?, ?)
