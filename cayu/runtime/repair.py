@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from cayu.events import EventType as E
 from cayu.runtime.admission import Standing
 from cayu.runtime.budgeting import release_open
-from cayu.runtime.drive import Drive
+from cayu.runtime.drive import Drive, Services
 from cayu.runtime.entries import continue_round, recover
 from cayu.runtime.ownership import RECOVERING
+from cayu.runtime.settlement import Settler
 from cayu.sessions.fold import ahead
 from cayu.sessions.plans import (
     MODEL_ACTIONS,
@@ -21,6 +20,7 @@ from cayu.sessions.plans import (
 from cayu.sessions.projection import Draft
 from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.states import UNEXECUTED_WAITING
+from cayu.sessions.view import SessionView
 
 
 class Repair:
@@ -28,9 +28,26 @@ class Repair:
 
     def __init__(self, request: RecoveryExecutionRequest, item: RecoveryPlanItem) -> None:
         self._request = request
-        self._item = item
+        self.item = item
+        self._settled: list[Draft] = []
         self._decisions = request.decided(item.session_id)
         self.action = self._decisions[0].action if self._decisions else item.action
+
+    async def check(self, services: Services, view: SessionView) -> None:
+        """Ask reconcilers, and hold the decisions against what they and the receipts say; writes nothing.
+
+        Raises `ContradictoryEvidence`.
+        """
+        opened = view.open_round
+        if opened is None or self.action in MODEL_ACTIONS:
+            return
+        assembly = services.registry.assemble(view.row.agent_name, view.row.environment_name)
+        settler = Settler(view.row, assembly.reconcilers, services.config)
+        if self._decisions:
+            actor = self._request.requested_by
+            self._settled = await settler.by_decisions(opened.id, opened.calls, self._decisions, actor)
+        else:
+            self._settled = await settler.by_reconcilers(opened.id, opened.unknown)
 
     async def enter(self, drive: Drive, standing: Standing) -> bool:
         """Enter the session, which is as the plan found it."""
@@ -39,26 +56,15 @@ class Repair:
         drive.attach(view, assembly, evicting=standing.evicting, role=RECOVERING)
         if self.action in MODEL_ACTIONS:
             return await self._end_lost_step(drive)
-        settled = await self._settled(drive)
         if view.status in UNFINISHED:
-            return await recover(drive, [self._attribution()], settled)
-        return await self._go_on(drive, settled)
+            return await recover(drive, [self._attribution()], self._settled)
+        return await self._go_on(drive)
 
-    async def _settled(self, drive: Drive) -> list[Draft]:
-        """Return what settles calls: the decisions, or what reconcilers know of a session that waits for them."""
-        opened = drive.log.view.open_round
-        if opened is None:
-            return []
-        if self._decisions:
-            actor = self._request.requested_by
-            return await drive.rounds.settler.by_decisions(opened.id, opened.calls, self._decisions, actor)
-        return await drive.rounds.settler.by_reconcilers(opened.id, opened.unknown)
-
-    async def _go_on(self, drive: Drive, settled: Sequence[Draft]) -> bool:
+    async def _go_on(self, drive: Drive) -> bool:
         """Settle calls of a session that waits: the last one lets the run go on, or closes what was interrupted."""
-        if not settled:
+        if not self._settled:
             return False
-        view, lead = drive.log.view, [self._attribution(), *settled]
+        view, lead = drive.log.view, [self._attribution(), *self._settled]
         opened = ahead(view, [(draft.type, draft.payload) for draft in lead]).open_round
         if opened is None or opened.unknown:
             await drive.log.commit(lead, release=True)
@@ -88,7 +94,7 @@ class Repair:
         told = {
             "execution_id": request.execution_id,
             "plan_id": request.plan.plan_id,
-            "item_id": self._item.item_id,
+            "item_id": self.item.item_id,
             "action": str(self.action),
             "decisions": decisions_digest(self._decisions),
         }

@@ -60,8 +60,13 @@ class Inspection:
     """One session as recovery sees it."""
 
     item: RecoveryPlanItem
-    view: SessionView | None
+    standing: Standing | None
     """None for a log that cannot be folded."""
+
+    @property
+    def view(self) -> SessionView | None:
+        """What its log means."""
+        return self.standing.view if self.standing is not None else None
 
 
 async def make_plan(services: Services, request: RecoveryPlanRequest) -> RecoveryPlan:
@@ -92,27 +97,27 @@ async def inspect(services: Services, session_id: str, inactive_for_seconds: flo
         cascade_is_valid=await _cascade_is_valid(services, view),
     )
     head = StreamHead(view.row, standing.state)
-    return Inspection(_item(head, view.status, found, _needed(view, found)), view)
+    return Inspection(_item(head, view.status, found, _needed(view, found)), standing)
 
 
 async def execute_plan(services: Services, request: RecoveryExecutionRequest) -> RecoveryExecution:
     """Do what a plan says, with the decisions given.
 
-    Raises `StaleRecoveryPlanError`, `RecoveryExecutionConflict` and `ContradictoryEvidence` before anything is written.
+    Raises `StaleRecoveryPlanError`, `RecoveryExecutionConflict` and `ContradictoryEvidence` before anything is written:
+    every session is read, and all evidence checked, before the first is touched. A session that changes after that
+    raises `StaleRecoveryPlanError` in its turn, and an exact repeat goes on with the rest.
     """
-    done = [await _earlier(services, request, item) for item in request.plan.items]
-    if any(_untouched(request, item) is None for item in request.plan.items):
+    prepared = [await _prepare(services, request, item) for item in request.plan.items]
+    if any(isinstance(each, Repair) for each in prepared):
         await _register(services, request)
-    results = []
-    for item, earlier in zip(request.plan.items, done, strict=True):
-        results.append(earlier or await _execute(services, request, item))
+    results = [await _execute(services, request, each) if isinstance(each, Repair) else each for each in prepared]
     return RecoveryExecution(execution_id=request.execution_id, plan_id=request.plan.plan_id, items=tuple(results))
 
 
-async def _earlier(
+async def _prepare(
     services: Services, request: RecoveryExecutionRequest, item: RecoveryPlanItem
-) -> RecoveryItemResult | None:
-    """Return what this execution has done with the item before, None when it is still to be done as planned."""
+) -> RecoveryItemResult | Repair:
+    """Return the item's repair, its evidence checked; or the result, when it was done before or is not to be done."""
     found = await inspect(services, item.session_id, request.plan.request.inactive_for_seconds)
     receipt = found.view.receipts.get(request.execution_id) if found.view else None
     if receipt is not None:
@@ -123,7 +128,13 @@ async def _earlier(
     if found.item.item_id != item.item_id:
         _refuse_contradiction(request, item, found)
         raise StaleRecoveryPlanError(session_id=item.session_id, plan_id=request.plan.plan_id)
-    return None
+    untouched = _untouched(request, item)
+    if untouched is not None or found.standing is None:
+        status = untouched or RecoveryItemStatus.BLOCKED
+        return _result(item, status, item.action, found, request.execution_id)
+    repair = Repair(request, item)
+    await repair.check(services, found.standing.view)
+    return repair
 
 
 def _refuse_contradiction(request: RecoveryExecutionRequest, item: RecoveryPlanItem, found: Inspection) -> None:
@@ -153,19 +164,16 @@ async def _register(services: Services, request: RecoveryExecutionRequest) -> No
         raise RecoveryExecutionConflict(execution_id=request.execution_id)
 
 
-async def _execute(services: Services, request: RecoveryExecutionRequest, item: RecoveryPlanItem) -> RecoveryItemResult:
-    untouched = _untouched(request, item)
-    if untouched is not None:
-        return _result(item, untouched, item.action, Inspection(item, None), request.execution_id)
+async def _execute(services: Services, request: RecoveryExecutionRequest, repair: Repair) -> RecoveryItemResult:
+    item = repair.item
     if item.status == SessionStatus.INTERRUPTING:
         await stop_below(services, item.session_id)
-    repair = Repair(request, item)
 
     async def enter(drive: Drive) -> bool:
         found = await inspect(services, item.session_id, request.plan.request.inactive_for_seconds)
-        if found.item.item_id != item.item_id:
+        if found.item.item_id != item.item_id or found.standing is None:
             raise StaleRecoveryPlanError(session_id=item.session_id, plan_id=request.plan.plan_id)
-        return await repair.enter(drive, await stand(services, item.session_id))
+        return await repair.enter(drive, found.standing)
 
     async with aclosing(Drive(services, repeated(enter)).events()) as events:
         async for _ in events:
