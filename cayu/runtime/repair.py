@@ -42,12 +42,13 @@ class Repair:
         if opened is None or self.action in MODEL_ACTIONS:
             return
         assembly = services.registry.assemble(view.row.agent_name, view.row.environment_name)
-        settler = Settler(view.row, assembly.reconcilers, services.config)
-        if self._decisions:
-            actor = self._request.requested_by
-            self._settled = await settler.by_decisions(opened.id, opened.calls, self._decisions, actor)
-        else:
-            self._settled = await settler.by_reconcilers(opened.id, opened.unknown)
+        settler = Settler(view.row, assembly, services.config)
+        actor, decided = self._request.requested_by, {decision.tool_call_id for decision in self._decisions}
+        rest = [call for call in opened.unknown if call.id not in decided]
+        self._settled = [
+            *await settler.by_decisions(opened.id, opened.calls, self._decisions, actor),
+            *await settler.by_reconcilers(opened.id, rest),
+        ]
 
     async def enter(self, drive: Drive, standing: Standing) -> bool:
         """Enter the session, which is as the plan found it."""

@@ -6,7 +6,7 @@ writes to any; what it then does stands in the session's log under the execution
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
@@ -90,14 +90,15 @@ async def inspect(services: Services, session_id: str, inactive_for_seconds: flo
         unreadable = Assessment(RecoveryAction.LEAVE_INTACT, (BlockerCode.INVALID_DURABLE_STATE,))
         return Inspection(_item(head, head.state.status, unreadable, ()), None)
     view = standing.view
+    registrations = _registrations(services, view)
     found = assess(
         view,
-        _registrations(services, view),
+        registrations,
         owner=_owner(standing, now, inactive_for_seconds),
         cascade_is_valid=await _cascade_is_valid(services, view),
     )
     head = StreamHead(view.row, standing.state)
-    return Inspection(_item(head, view.status, found, _needed(view, found)), standing)
+    return Inspection(_item(head, view.status, found, _needed(view, found, registrations.reconciled)), standing)
 
 
 async def execute_plan(services: Services, request: RecoveryExecutionRequest) -> RecoveryExecution:
@@ -265,7 +266,7 @@ def _item(head: StreamHead, status: str, found: Assessment, needed: Sequence[Nee
     )
 
 
-def _needed(view: SessionView, found: Assessment) -> list[NeededDecision]:
+def _needed(view: SessionView, found: Assessment, reconciled: Collection[str]) -> list[NeededDecision]:
     if BlockerCode.MODEL_EFFECT_OUTCOME_UNKNOWN in found.blockers:
         return [NeededDecision(subject="model_step", allowed_actions=MODEL_ACTIONS)]
     opened = view.open_round
@@ -274,6 +275,7 @@ def _needed(view: SessionView, found: Assessment) -> list[NeededDecision]:
     return [
         NeededDecision(
             subject="tool_call",
+            optional=call.name in reconciled,
             allowed_actions=TOOL_ACTIONS,
             tool_call_id=call.id,
             tool_round_id=opened.id,
@@ -284,7 +286,7 @@ def _needed(view: SessionView, found: Assessment) -> list[NeededDecision]:
             idempotency_key=idempotency_key(view.row.instance_id, opened.id, call.id),
         )
         for call in opened.calls
-        if call.id in found.undecided
+        if call.id in found.unknown
     ]
 
 

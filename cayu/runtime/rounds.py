@@ -52,7 +52,7 @@ class RoundRunner:
         self._assembly = assembly
         self._config = config
         self._children = children
-        self.settler = Settler(log.view.row, assembly.reconcilers, config)
+        self.settler = Settler(log.view.row, assembly, config)
         self._limit: Limit | None = None
         """The limit that keeps the calls which still wait from beginning."""
         self._waiting: deque[str] = deque()

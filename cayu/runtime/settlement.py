@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from cayu.canonical import fingerprint, same
+from cayu.canonical import dumps, fingerprint, loads, same
 from cayu.effects import EffectOutcome, idempotency_key
 from cayu.errors import ContradictoryEvidence
 from cayu.events import EventType as E
 from cayu.runtime.config import RuntimeConfig
 from cayu.runtime.invoke import kept_outcome
+from cayu.runtime.registry import Assembly
 from cayu.sessions.plans import RecoveryAction, RecoveryDecision
 from cayu.sessions.projection import Draft
 from cayu.sessions.requests import ResolutionActor
@@ -23,7 +24,7 @@ from cayu.sessions.streams import StreamRow
 from cayu.sessions.texts import SETTLED
 from cayu.sessions.view import CallResult, CallView
 from cayu.shielding import is_cancelling
-from cayu.tools.reconcilers import Reconciliation, ReconciliationRequest, ToolEffectReconciler
+from cayu.tools.reconcilers import Reconciliation, ReconciliationRequest
 from cayu.tools.spec import ToolResult
 
 logger = logging.getLogger("cayu.runtime")
@@ -34,9 +35,9 @@ NOT_KNOWN = Reconciliation(outcome=EffectOutcome.UNKNOWN)
 class Settler:
     """Finds out what became of calls of one session."""
 
-    def __init__(self, row: StreamRow, reconcilers: Mapping[str, ToolEffectReconciler], config: RuntimeConfig) -> None:
+    def __init__(self, row: StreamRow, assembly: Assembly, config: RuntimeConfig) -> None:
         self._row = row
-        self._reconcilers = reconcilers
+        self._assembly = assembly
         self._config = config
 
     async def by_reconcilers(self, round_id: str, calls: Iterable[CallView]) -> list[Draft]:
@@ -95,7 +96,7 @@ class Settler:
         return ContradictoryEvidence(session_id=self._row.id, tool_call_id=call.id, reason=reason)
 
     async def _ask(self, round_id: str, call: CallView, decision: RecoveryDecision | None) -> Reconciliation:
-        reconciler = self._reconcilers.get(call.name)
+        reconciler = self._assembly.reconcilers.get(call.name)
         if reconciler is None:
             return NOT_KNOWN
         request = ReconciliationRequest(
@@ -105,7 +106,7 @@ class Settler:
             tool_call_id=call.id,
             tool_round_id=round_id,
             effect=call.effect,
-            arguments=call.arguments,
+            arguments=loads(dumps(call.arguments)),  # the reconciler's own, to do with as it likes
             arguments_digest=call.digest,
             idempotency_key=idempotency_key(self._row.instance_id, round_id, call.id),
             attempt=call.attempt,
@@ -132,7 +133,9 @@ class Settler:
         failed = found.outcome is EffectOutcome.FAILED
         code, result = ("settled_failed" if failed else None), CallResult(SETTLED[found.outcome], is_error=failed)
         if found.result is not None:
-            kept = kept_outcome(found.result, self._config.max_result_bytes)
+            tool = self._assembly.tools.get(call.name)
+            bound = tool.spec.max_terminal_payload_bytes if tool is not None else None
+            kept = kept_outcome(found.result, bound or self._config.max_result_bytes)
             code, result = kept.code, kept.result
         payload: dict[str, Any] = {
             "tool_call_id": call.id,

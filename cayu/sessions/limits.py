@@ -33,7 +33,7 @@ class RunLimits(Frozen):
     """Input and output together."""
     max_tool_calls: int | None = Count
     """Calls that begin; a replay is not counted again."""
-    max_elapsed_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_elapsed_seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False, strict=True)
     scope: Literal["run", "session"] = "run"
     """`run` counts this run and leaves human waits out; `session` counts the whole session, waits included."""
 

@@ -83,7 +83,7 @@ class RecoveryPlanRequest(Frozen):
 
     session_ids: tuple[str, ...] = Field(default=(), max_length=MAX_PLANNED)
     agent_name: str | None = Field(default=None, max_length=MAX_ID)
-    inactive_for_seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    inactive_for_seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False, strict=True)
     """Sessions with a write more recent than this count as owned."""
     limit: int = Field(default=100, ge=1, le=MAX_PLANNED, strict=True)
     """Sessions to inspect; more are on the next page."""
@@ -103,6 +103,8 @@ class NeededDecision(Frozen):
     """Something that only evidence from outside can tell, with what identifies it there."""
 
     subject: Literal["model_step", "tool_call"]
+    optional: bool = False
+    """True when a registered reconciler will be asked as well, and may find it out."""
     allowed_actions: tuple[RecoveryAction, ...]
     tool_call_id: str | None = None
     tool_round_id: str | None = None
@@ -208,7 +210,7 @@ class RecoveryDecision(Frozen):
     """The service's own word, with `tool_mark_completed`; it has to name the call's key and arguments."""
     reason: str | None = Field(default=None, max_length=MAX_REASON)
 
-    _structured = field_validator("structured")(normalise)
+    _storable = field_validator("content", "structured", "reason")(lambda value: normalise(value))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -100,8 +100,8 @@ class Assessment:
 
     action: RecoveryAction
     blockers: tuple[BlockerCode, ...] = ()
-    undecided: tuple[str, ...] = ()
-    """Calls that an operator may settle, by id."""
+    unknown: tuple[str, ...] = ()
+    """Calls whose outcome an operator may settle, by id."""
 
 
 def assess(
@@ -121,7 +121,7 @@ def assess(
         blockers.append(BlockerCode.REGISTRATION_UNAVAILABLE)
     elif not registrations.compatible:
         blockers.append(BlockerCode.REGISTRATION_INCOMPATIBLE)
-    undecided: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     if opened is None:
         blockers += [BlockerCode.MODEL_EFFECT_OUTCOME_UNKNOWN] if view.model_in_flight else []
     else:
@@ -129,17 +129,16 @@ def assess(
         blockers += [BlockerCode.TOOL_APPROVAL_REQUIRED] if CallState.AWAITING_APPROVAL in states else []
         blockers += [BlockerCode.USER_INPUT_REQUIRED] if CallState.AWAITING_INPUT in states else []
         unknown = plan_recovery(view, registrations).unknown
-        undecided = tuple(name for name in unknown if opened.call(name).name not in registrations.reconciled)
-        if undecided:
+        if any(opened.call(name).name not in registrations.reconciled for name in unknown):
             blockers.append(BlockerCode.TOOL_EFFECT_OUTCOME_UNKNOWN)
         elif not at_work and not unknown and not blockers:
             blockers.append(BlockerCode.TOOL_EFFECT_CONTINUATION_REQUIRED)
     if blockers:
-        return _blocked(*blockers, undecided=undecided)
+        return _blocked(*blockers, unknown=unknown)
     if view.status == SessionStatus.INTERRUPTING and opened is None:
         return Assessment(RecoveryAction.TERMINALIZE_ZERO_WORK)
-    return Assessment(RecoveryAction.AUTOMATIC_REPAIR)
+    return Assessment(RecoveryAction.AUTOMATIC_REPAIR, unknown=unknown)
 
 
-def _blocked(*codes: BlockerCode, undecided: tuple[str, ...] = ()) -> Assessment:
-    return Assessment(RecoveryAction.LEAVE_INTACT, codes, undecided)
+def _blocked(*codes: BlockerCode, unknown: tuple[str, ...] = ()) -> Assessment:
+    return Assessment(RecoveryAction.LEAVE_INTACT, codes, unknown)
