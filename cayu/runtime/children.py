@@ -14,10 +14,10 @@ from cayu.runtime.entries import enter_recovery, enter_run
 from cayu.runtime.lineage import ancestors
 from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.requests import RunRequest
-from cayu.sessions.states import SessionStatus
 from cayu.sessions.view import CallView, SessionView
 from cayu.shielding import outlast
 from cayu.tools.spec import ChildOutcome, ChildSessions, ChildTask
+from cayu.tools.subagents import child_outcome, child_session_id
 
 POLL_SECONDS = 0.5
 """How often a child that is in other hands is looked at."""
@@ -31,7 +31,7 @@ class ChildRunner(ChildSessions):
     def __init__(self, parent: Drive, call: CallView) -> None:
         self._services = parent.services
         self._parent = parent
-        self._id = f"{call.id}.child"
+        self._id = child_session_id(call.id)
 
     async def run(self, task: ChildTask) -> ChildOutcome:
         """Run the child, or go on with it where it stands; a cancellation interrupts it."""
@@ -44,7 +44,7 @@ class ChildRunner(ChildSessions):
             return await self._drive(enter_run(self._request(task)))
         if standing.view.status in UNFINISHED:
             return await self._drive(enter_recovery(self._id))
-        return _outcome(standing)
+        return child_outcome(standing.view)
 
     async def _free(self) -> Standing:
         """Return the child once nobody else works on it: it has ended, or its owner's lease has run out."""
@@ -72,7 +72,7 @@ class ChildRunner(ChildSessions):
         return await self._stopped()
 
     async def _stopped(self) -> ChildOutcome:
-        return _outcome(await stand(self._services, self._id))
+        return child_outcome((await stand(self._services, self._id)).view)
 
     async def _too_deep(self) -> ChildOutcome | None:
         row = self._parent.log.view.row
@@ -94,10 +94,3 @@ class ChildRunner(ChildSessions):
             parent_session_id=view.row.id,
             causal_budget_id=view.row.causal_budget_id,
         )
-
-
-def _outcome(standing: Standing) -> ChildOutcome:
-    view = standing.view
-    reasons = view.interruption if view.status == SessionStatus.INTERRUPTED else view.error
-    reason = str((reasons or {}).get("reason") or (reasons or {}).get("code") or "")
-    return ChildOutcome(view.row.id, view.status, view.final_text, reason.replace("_", " "))

@@ -124,12 +124,17 @@ def enter_closing(request: InterruptSessionRequest, cascade_root: str) -> Enter:
         if standing.owned:
             raise SessionRunning(session_id=view.row.id, owner=readable_owner(standing.state.owner))
         drive.attach(view, drive.services.registry.nothing(), evicting=standing.evicting, role=RECOVERING)
-        lead = [] if view.interrupt_requested else [interrupt_draft(request, cascade_root)]
-        stopping = ahead(view, [(draft.type, draft.payload) for draft in lead])
-        await drive.log.commit([*lead, *await _ending(drive, plan_recovery(stopping, Registrations()))], release=True)
-        return False
+        return await end_lost(drive, [] if view.interrupt_requested else [interrupt_draft(request, cascade_root)])
 
     return repeated(enter)
+
+
+async def end_lost(drive: Drive, lead: Sequence[Draft], settled: Sequence[Draft] = ()) -> bool:
+    """End a session that was lost as interrupted; `lead` goes before, and holds the request if there is none yet."""
+    stopping = ahead(drive.log.view, [(draft.type, draft.payload) for draft in lead])
+    ending = await _ending(drive, plan_recovery(stopping, Registrations()), settled)
+    await drive.log.commit([*lead, *ending], release=True)
+    return False
 
 
 def interrupt_draft(request: InterruptSessionRequest, cascade_root: str) -> Draft:
@@ -173,13 +178,12 @@ async def recover(drive: Drive, attribution: Sequence[Draft] = (), settled: Sequ
     `attribution` says on whose behalf, and `settled` what was found out of calls whose outcome was not known.
     """
     view = drive.log.view
-    plan = plan_recovery(view, drive.assembly.registrations)
     if view.interrupt_requested:
-        await drive.log.commit([*attribution, *await _ending(drive, plan, settled)], release=True)
-        return False
+        return await end_lost(drive, attribution, settled)
     if view.open_round is None:
         await drive.log.commit([*attribution, *await release_open(drive.services.ledger, view)])
         return True
+    plan = plan_recovery(view, drive.assembly.registrations)
     lead, after = _gone(drive, plan, settled)
     again = [after.call(call_id) for call_id in plan.of(CallRecovery.REPLAY)]
     if await drive.rounds.begin([*attribution, *lead], again, opened=after, after=view, point="round.continued"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +41,7 @@ async def invoke(tool: Tool, ctx: ToolContext, args: dict[str, Any], config: Run
     """Run a tool and return what it gave, as an error result where it raised or gave something that cannot be kept."""
     reach("tool.dispatched")
     try:
-        async with asyncio.timeout(config.tool_timeout_seconds) as deadline:
-            given = await tool.run(ctx, args)
+        given = await _bounded(tool.run(ctx, args), config)
     except TimeoutError:
         return cut_off("timed_out")
     except ToolOutcomeUnknown:
@@ -49,12 +49,39 @@ async def invoke(tool: Tool, ctx: ToolContext, args: dict[str, Any], config: Run
     except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        if deadline.expired():
-            return cut_off("timed_out")
         logger.exception("tool %s raised in session %s", tool.spec.name, ctx.session_id)
         return Outcome(CallResult(content=_words(error), is_error=True), code="raised")
     reach("tool.returned")
     return kept_outcome(given, tool.spec.max_terminal_payload_bytes or config.max_result_bytes)
+
+
+async def _bounded(work: Awaitable[ToolResult], config: RuntimeConfig) -> ToolResult:
+    """Wait for a tool as long as it may take, and for the grace after that; then raise `TimeoutError`.
+
+    What a tool says after it was cancelled counts only when it is a result: its exceptions tell nothing of its effect.
+    """
+    if config.tool_timeout_seconds is None:
+        return await work
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait([task], timeout=config.tool_timeout_seconds)
+    except asyncio.CancelledError:
+        task.cancel()
+        return await task
+    if done:
+        return task.result()
+    task.cancel()
+    await asyncio.wait([task], timeout=config.cancel_grace_seconds)
+    if task.done() and not task.cancelled() and task.exception() is None:
+        return task.result()
+    task.add_done_callback(forget)
+    raise TimeoutError
+
+
+def forget(task: asyncio.Future[Any]) -> None:
+    """Take the result of a tool that ended after its grace, so that nothing complains about it."""
+    if not task.cancelled():
+        task.exception()
 
 
 def cut_off(code: str) -> Outcome:

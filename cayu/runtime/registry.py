@@ -15,6 +15,7 @@ from cayu.sessions.recovery import Registrations
 from cayu.tools.policy import AllowAllToolPolicy, ToolPolicy
 from cayu.tools.reconcilers import ToolEffectReconciler
 from cayu.tools.spec import InputValidator, Tool, check_tools
+from cayu.tools.subagents import SubagentTool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ class Assembly:
     @property
     def registrations(self) -> Registrations:
         """What recovery needs to know of this assembly."""
-        return Registrations(tools=frozenset(self.tools), reconciled=frozenset(self.reconcilers))
+        own = (name for name, tool in self.tools.items() if isinstance(tool, SubagentTool))
+        return Registrations(tools=frozenset(self.tools), reconciled=frozenset((*self.reconcilers, *own)))
 
 
 class _Silent(ModelProvider):

@@ -6,7 +6,7 @@ from cayu.events import EventType as E
 from cayu.runtime.admission import Standing
 from cayu.runtime.budgeting import release_open
 from cayu.runtime.drive import Drive, Services
-from cayu.runtime.entries import continue_round, recover
+from cayu.runtime.entries import continue_round, end_lost, interrupt_draft, recover
 from cayu.runtime.ownership import RECOVERING
 from cayu.runtime.settlement import Settler
 from cayu.sessions.fold import ahead
@@ -19,16 +19,22 @@ from cayu.sessions.plans import (
 )
 from cayu.sessions.projection import Draft
 from cayu.sessions.recovery import UNFINISHED
-from cayu.sessions.states import UNEXECUTED_WAITING
+from cayu.sessions.requests import InterruptSessionRequest
+from cayu.sessions.states import UNEXECUTED_WAITING, SessionStatus
 from cayu.sessions.view import SessionView
 
 
 class Repair:
     """Does with one session what a plan and its decisions say."""
 
-    def __init__(self, request: RecoveryExecutionRequest, item: RecoveryPlanItem) -> None:
+    def __init__(
+        self, request: RecoveryExecutionRequest, item: RecoveryPlanItem, *, depth: int = 0, stopping: str | None = None
+    ) -> None:
+        """`depth` counts the sessions above, and `stopping` names one of them that is being interrupted."""
         self._request = request
         self.item = item
+        self.depth = depth
+        self._stopping = stopping
         self._settled: list[Draft] = []
         self._decisions = request.decided(item.session_id)
         self.action = self._decisions[0].action if self._decisions else item.action
@@ -42,7 +48,7 @@ class Repair:
         if opened is None or self.action in MODEL_ACTIONS:
             return
         assembly = services.registry.assemble(view.row.agent_name, view.row.environment_name)
-        settler = Settler(view.row, assembly, services.config)
+        settler = Settler(view.row, assembly, services.config, services.store)
         actor, decided = self._request.requested_by, {decision.tool_call_id for decision in self._decisions}
         rest = [call for call in opened.unknown if call.id not in decided]
         self._settled = [
@@ -57,14 +63,19 @@ class Repair:
         drive.attach(view, assembly, evicting=standing.evicting, role=RECOVERING)
         if self.action in MODEL_ACTIONS:
             return await self._end_lost_step(drive)
+        if view.status in UNFINISHED and self._stopping is not None and not view.interrupt_requested:
+            asked = interrupt_draft(InterruptSessionRequest(session_id=view.row.id), self._stopping)
+            return await end_lost(drive, [self._attribution(), asked], self._settled)
         if view.status in UNFINISHED:
             return await recover(drive, [self._attribution()], self._settled)
         return await self._go_on(drive)
 
+    def writes(self, view: SessionView) -> bool:
+        """False when the session only waits for outcomes, and none was found out."""
+        return bool(self._settled) or view.status in UNFINISHED or self.action in MODEL_ACTIONS
+
     async def _go_on(self, drive: Drive) -> bool:
-        """Settle calls of a session that waits: the last one lets the run go on, or closes what was interrupted."""
-        if not self._settled:
-            return False
+        """Settle calls of a session that waits: the last one lets the run go on, or closes what has ended."""
         view, lead = drive.log.view, [self._attribution(), *self._settled]
         opened = ahead(view, [(draft.type, draft.payload) for draft in lead]).open_round
         if opened is None or opened.unknown:
@@ -76,7 +87,10 @@ class Repair:
             return await continue_round(drive, [*lead, resumed])
         waiting = [call.id for call in opened.calls if call.state in UNEXECUTED_WAITING and not call.code]
         drive.rounds.refuse(waiting, "interrupted")
-        ended = Draft(E.SESSION_INTERRUPTED, {"reason": reason})
+        failed = view.status == SessionStatus.FAILED
+        ended = (
+            Draft(E.SESSION_FAILED, view.error or {}) if failed else Draft(E.SESSION_INTERRUPTED, {"reason": reason})
+        )
         await drive.log.commit([*lead, resumed, *drive.rounds.closing(lead, opened), ended], release=True)
         return False
 

@@ -51,7 +51,12 @@ from cayu.sessions.view import SessionView
 
 EXECUTIONS = "recovery-executions"
 """The documents that remember which plan and decisions an execution id stands for."""
-AT_UNREST = (SessionStatus.INTERRUPTING, SessionStatus.RUNNING, SessionStatus.INTERRUPTED)
+AT_UNREST = (
+    SessionStatus.INTERRUPTING,
+    SessionStatus.RUNNING,
+    SessionStatus.INTERRUPTED,
+    SessionStatus.FAILED,
+)
 """Statuses among which a plan looks for sessions, in this order."""
 
 
@@ -105,14 +110,16 @@ async def execute_plan(services: Services, request: RecoveryExecutionRequest) ->
     """Do what a plan says, with the decisions given.
 
     Raises `StaleRecoveryPlanError`, `RecoveryExecutionConflict` and `ContradictoryEvidence` before anything is written:
-    every session is read, and all evidence checked, before the first is touched. A session that changes after that
-    raises `StaleRecoveryPlanError` in its turn, and an exact repeat goes on with the rest.
+    every session is read, and all evidence checked, before the first is touched. A session that somebody changes after
+    that raises `StaleRecoveryPlanError` in its turn; what is left then needs a new plan.
     """
     prepared = [await _prepare(services, request, item) for item in request.plan.items]
-    if any(isinstance(each, Repair) for each in prepared):
+    repairs = sorted((each for each in prepared if isinstance(each, Repair)), key=lambda each: -each.depth)
+    if repairs:
         await _register(services, request)
-    results = [await _execute(services, request, each) if isinstance(each, Repair) else each for each in prepared]
-    return RecoveryExecution(execution_id=request.execution_id, plan_id=request.plan.plan_id, items=tuple(results))
+    done = {repair.item.item_id: await _execute(services, request, repair) for repair in repairs}
+    results = tuple(done[each.item.item_id] if isinstance(each, Repair) else each for each in prepared)
+    return RecoveryExecution(execution_id=request.execution_id, plan_id=request.plan.plan_id, items=results)
 
 
 async def _prepare(
@@ -128,14 +135,33 @@ async def _prepare(
         return _result(item, RecoveryItemStatus.REPEATED, RecoveryAction(receipt.action), found, request.execution_id)
     if found.item.item_id != item.item_id:
         _refuse_contradiction(request, item, found)
+        if found.item.hard_blockers and _is_unchanged(item, found.item):
+            return _result(item, RecoveryItemStatus.BLOCKED, item.action, found, request.execution_id)
         raise StaleRecoveryPlanError(session_id=item.session_id, plan_id=request.plan.plan_id)
     untouched = _untouched(request, item)
     if untouched is not None or found.standing is None:
         status = untouched or RecoveryItemStatus.BLOCKED
         return _result(item, status, item.action, found, request.execution_id)
-    repair = Repair(request, item)
+    above = await ancestors(services.store, found.standing.view.row.parent_session_id)
+    repair = Repair(request, item, depth=len(above), stopping=await _stopping(services, above))
     await repair.check(services, found.standing.view)
-    return repair
+    if repair.writes(found.standing.view):
+        return repair
+    result = _result(item, RecoveryItemStatus.BLOCKED, item.action, found, request.execution_id)
+    return result.model_copy(update={"blocker_codes": (BlockerCode.TOOL_EFFECT_OUTCOME_UNKNOWN,)})
+
+
+async def _stopping(services: Services, above: Sequence[str]) -> str | None:
+    """Return the id of the nearest session above that is being interrupted, so that what is below ends with it."""
+    for name in above:
+        if (await _head(services, name)).state.status == SessionStatus.INTERRUPTING:
+            return name
+    return None
+
+
+def _is_unchanged(planned: RecoveryPlanItem, found: RecoveryPlanItem) -> bool:
+    """True when the session itself is as it was, and only what this application can do with it differs."""
+    return (planned.version, planned.run_epoch, planned.status) == (found.version, found.run_epoch, found.status)
 
 
 def _refuse_contradiction(request: RecoveryExecutionRequest, item: RecoveryPlanItem, found: Inspection) -> None:
@@ -180,9 +206,7 @@ async def _execute(services: Services, request: RecoveryExecutionRequest, repair
         async for _ in events:
             pass
     found = await inspect(services, item.session_id)
-    written = found.view is not None and request.execution_id in found.view.receipts
-    status = RecoveryItemStatus.EXECUTED if written else RecoveryItemStatus.BLOCKED
-    return _result(item, status, repair.action, found, request.execution_id)
+    return _result(item, RecoveryItemStatus.EXECUTED, repair.action, found, request.execution_id)
 
 
 def _untouched(request: RecoveryExecutionRequest, item: RecoveryPlanItem) -> RecoveryItemStatus | None:
@@ -243,8 +267,8 @@ def _registrations(services: Services, view: SessionView) -> Registrations:
 
 
 async def _cascade_is_valid(services: Services, view: SessionView) -> bool:
-    """True when the session was not interrupted, or its interruption names itself or a session above it."""
-    if not view.interrupt_requested or view.cascade is None:
+    """True unless the session is being interrupted in the name of a tree that it does not belong to."""
+    if view.status != SessionStatus.INTERRUPTING or view.cascade is None:
         return True
     root = view.cascade.get("root") if isinstance(view.cascade, dict) else None
     if root == view.row.id:

@@ -17,7 +17,7 @@ from cayu.crashpoints import reach
 from cayu.effects import ToolEffect, idempotency_key
 from cayu.events import EventType as E
 from cayu.runtime.config import RuntimeConfig
-from cayu.runtime.invoke import CUT_OFF_CODES, Outcome, cut_off, invoke
+from cayu.runtime.invoke import CUT_OFF_CODES, Outcome, cut_off, forget, invoke
 from cayu.runtime.log import SessionLog
 from cayu.runtime.planning import APPROVAL, POLICY_FAILED, authorize
 from cayu.runtime.registry import Assembly
@@ -52,7 +52,7 @@ class RoundRunner:
         self._assembly = assembly
         self._config = config
         self._children = children
-        self.settler = Settler(log.view.row, assembly, config)
+        self.settler = Settler(log.view.row, assembly, config, log.store)
         self._limit: Limit | None = None
         """The limit that keeps the calls which still wait from beginning."""
         self._waiting: deque[str] = deque()
@@ -146,7 +146,7 @@ class RoundRunner:
                 return lost(call)
             return _stage(call, outcome)
         if task is not None:
-            task.add_done_callback(_forget)
+            task.add_done_callback(forget)
         return lost(call)
 
     async def settle(self, opened: RoundView, drafts: Sequence[Draft]) -> list[Draft]:
@@ -341,9 +341,3 @@ def lost(call: CallView) -> Draft:
     return Draft(
         E.EFFECT_OUTCOME_UNKNOWN, {"tool_call_id": call.id, "tool_name": call.name, "effect": str(call.effect)}
     )
-
-
-def _forget(task: asyncio.Task[Outcome]) -> None:
-    """Take the result of a tool that ended after its grace, so that nothing complains about it."""
-    if not task.cancelled():
-        task.exception()

@@ -17,15 +17,24 @@ from cayu.events import EventType as E
 from cayu.runtime.config import RuntimeConfig
 from cayu.runtime.invoke import kept_outcome
 from cayu.runtime.registry import Assembly
+from cayu.sessions.fold import fold
 from cayu.sessions.plans import RecoveryAction, RecoveryDecision
 from cayu.sessions.projection import Draft
+from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.requests import ResolutionActor
-from cayu.sessions.streams import StreamRow
+from cayu.sessions.streams import SessionStore, StreamRow
 from cayu.sessions.texts import SETTLED
 from cayu.sessions.view import CallResult, CallView
 from cayu.shielding import is_cancelling
 from cayu.tools.reconcilers import Reconciliation, ReconciliationRequest
 from cayu.tools.spec import ToolResult
+from cayu.tools.subagents import (
+    MAX_ANSWER_CHARACTERS,
+    SubagentTool,
+    child_outcome,
+    child_result,
+    child_session_id,
+)
 
 logger = logging.getLogger("cayu.runtime")
 
@@ -35,8 +44,9 @@ NOT_KNOWN = Reconciliation(outcome=EffectOutcome.UNKNOWN)
 class Settler:
     """Finds out what became of calls of one session."""
 
-    def __init__(self, row: StreamRow, assembly: Assembly, config: RuntimeConfig) -> None:
+    def __init__(self, row: StreamRow, assembly: Assembly, config: RuntimeConfig, store: SessionStore) -> None:
         self._row = row
+        self._store = store
         self._assembly = assembly
         self._config = config
 
@@ -98,7 +108,7 @@ class Settler:
     async def _ask(self, round_id: str, call: CallView, decision: RecoveryDecision | None) -> Reconciliation:
         reconciler = self._assembly.reconcilers.get(call.name)
         if reconciler is None:
-            return NOT_KNOWN
+            return await self._child(call)
         request = ReconciliationRequest(
             session_id=self._row.id,
             agent_name=self._row.agent_name,
@@ -128,6 +138,20 @@ class Settler:
             return answer
         logger.error("the reconciler of %s answered no Reconciliation in session %s", call.name, self._row.id)
         return NOT_KNOWN
+
+    async def _child(self, call: CallView) -> Reconciliation:
+        """Answer from the session that worked for the call: its log says what it has done."""
+        loaded = await self._store.load(child_session_id(call.id))
+        tool = self._assembly.tools.get(call.name)
+        if loaded is None:
+            never = isinstance(tool, SubagentTool)
+            return Reconciliation(outcome=EffectOutcome.FAILED) if never else NOT_KNOWN
+        view = fold(loaded.head.row, loaded.records)
+        if view.status in UNFINISHED:
+            return NOT_KNOWN
+        bound = tool.max_answer_characters if isinstance(tool, SubagentTool) else MAX_ANSWER_CHARACTERS
+        result = child_result(child_outcome(view), bound)
+        return Reconciliation(outcome=EffectOutcome.COMPLETED, result=result, reference=view.row.instance_id)
 
     def _settled(self, call: CallView, found: Reconciliation, source: str, by: str) -> Draft:
         failed = found.outcome is EffectOutcome.FAILED

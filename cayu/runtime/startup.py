@@ -131,10 +131,16 @@ class Startup:
         root_id = found.item.session_id
         for head in reversed(await descendants(self._services.store, root_id)):
             if head.state.status in UNFINISHED:
-                child = await inspect(self._services, head.row.id)
-                if self._may_act(child.item):
-                    await self._end(head.row.id, root_id)
+                await self._stop_child(await inspect(self._services, head.row.id), root_id)
         return await self._end(root_id, root_id)
+
+    async def _stop_child(self, found: Inspection, root_id: str) -> None:
+        """End a session below a root; one that somebody has in hand is asked to stop, and ends by itself."""
+        if BlockerCode.ACTIVE_EXECUTION_OWNER in found.item.blocker_codes and found.standing is not None:
+            request = InterruptSessionRequest(session_id=found.item.session_id)
+            await ask_to_stop(self._services, found.standing, request, root_id)
+        if self._may_act(found.item):
+            await self._end(found.item.session_id, root_id)
 
     def _may_act(self, item: RecoveryPlanItem) -> bool:
         if item.blocker_codes:

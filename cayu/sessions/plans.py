@@ -96,6 +96,8 @@ class RecoveryPlanRequest(Frozen):
             raise ValueError("name session_ids, or page through an agent's sessions, not both")
         if len(set(self.session_ids)) != len(self.session_ids):
             raise ValueError("session_ids names a session twice")
+        if len(self.session_ids) > self.limit:
+            raise ValueError("session_ids names more sessions than limit allows")
         return self
 
 
@@ -210,7 +212,7 @@ class RecoveryDecision(Frozen):
     """The service's own word, with `tool_mark_completed`; it has to name the call's key and arguments."""
     reason: str | None = Field(default=None, max_length=MAX_REASON)
 
-    _storable = field_validator("content", "structured", "reason")(lambda value: normalise(value))
+    _storable = field_validator("content", "structured", "reason")(normalise)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

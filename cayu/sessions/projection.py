@@ -15,7 +15,9 @@ from cayu.sessions.streams import Item
 from cayu.sessions.view import CallView, RoundView
 
 EFFECT_KIND = "effect"
-FAILED_CODES = frozenset({"raised", "lost", "interrupted", "timed_out", "cancelled_itself", "settled_failed"})
+FAILED_CODES = frozenset(
+    {"raised", "lost", "interrupted", "timed_out", "cancelled_itself", "outcome_unknown", "settled_failed"}
+)
 """Codes of staged results that stand for a call which did not return; any other call has done its work."""
 
 

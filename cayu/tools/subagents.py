@@ -12,6 +12,7 @@ from cayu.effects import ToolEffect
 from cayu.identity import ExecutionProfileBehaviorIdentity
 from cayu.sessions.limits import RunLimits
 from cayu.sessions.states import SessionStatus
+from cayu.sessions.view import SessionView
 from cayu.tools.spec import ChildOutcome, ChildTask, Tool, ToolContext, ToolResult, ToolSpec
 
 MAX_ANSWER_CHARACTERS = 20_000
@@ -64,14 +65,28 @@ class SubagentTool(Tool):
         if ctx.children is None:
             return ToolResult(content="There are no other agents outside a session.", is_error=True)
         task = ChildTask(self.agent_name, args["task"], self.limits, self.max_steps)
-        return self._result(await ctx.children.run(task))
+        return child_result(await ctx.children.run(task), self.max_answer_characters)
 
-    def _result(self, child: ChildOutcome) -> ToolResult:
-        done = child.status == SessionStatus.COMPLETED
-        text = child.text if done else f"The child session {child.session_id} is {child.status}: {child.reason}."
-        cut = len(text) > self.max_answer_characters
-        return ToolResult(
-            content=f"{text[: self.max_answer_characters]} [cut]" if cut else text,
-            structured={"child_session_id": child.session_id, "status": str(child.status), "truncated": cut},
-            is_error=not done,
-        )
+
+def child_session_id(tool_call_id: str) -> str:
+    """Return the id of the session that works for a call."""
+    return f"{tool_call_id}.child"
+
+
+def child_outcome(view: SessionView) -> ChildOutcome:
+    """Return where a child session stands."""
+    reasons = view.interruption if view.status == SessionStatus.INTERRUPTED else view.error
+    reason = str((reasons or {}).get("reason") or (reasons or {}).get("code") or "")
+    return ChildOutcome(view.row.id, view.status, view.final_text, reason.replace("_", " "))
+
+
+def child_result(child: ChildOutcome, max_characters: int = MAX_ANSWER_CHARACTERS) -> ToolResult:
+    """Return what the parent's model reads of a child: its last words, or that it did not complete."""
+    done = child.status == SessionStatus.COMPLETED
+    text = child.text if done else f"The child session {child.session_id} is {child.status}: {child.reason}."
+    cut = len(text) > max_characters
+    return ToolResult(
+        content=f"{text[:max_characters]} [cut]" if cut else text,
+        structured={"child_session_id": child.session_id, "status": str(child.status), "truncated": cut},
+        is_error=not done,
+    )

@@ -61,7 +61,7 @@ SESSION_MOVES: Moves = {
     "running": ENDS | {"session.interrupt_requested": "interrupting"} | stays("running", WORK + PROFILE),
     "interrupting": ENDS | stays("interrupting", ["session.interrupt_requested", *WORK, *PROFILE]),
     "completed": {"session.resumed": "running"} | stays("completed", PROFILE),
-    "failed": {"session.resumed": "running"} | stays("failed", PROFILE),
+    "failed": {"session.resumed": "running"} | stays("failed", PROFILE + DECISIONS[-2:]),
     "interrupted": {"session.resumed": "running"} | stays("interrupted", PROFILE + DECISIONS),
 }
 ROUND_MOVES: Moves = {"open": {"tool.round.committed": "committed"}, "committed": {}}
