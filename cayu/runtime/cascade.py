@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from cayu.canonical import dumps
-from cayu.errors import IllegalTransition, SessionNotRunning
+from cayu.errors import IllegalTransition, SessionNotRunning, SessionRunning
 from cayu.events import Event
 from cayu.runtime.admission import RUNNING, Standing, stand
 from cayu.runtime.drive import Drive, Services
@@ -25,16 +25,20 @@ from cayu.sessions.streams import Record, Unit
 async def interrupt_tree(services: Services, request: InterruptSessionRequest) -> AsyncIterator[Event]:
     """Stop a session and all below it; yields what is written here. Raises `SessionNotRunning`."""
     root = await stand(services, request.session_id)
-    if root.view.status not in RUNNING:
-        raise SessionNotRunning(session_id=request.session_id, status=root.view.status)
-    below = await descendants(services.store, request.session_id)
-    if below or root.owned or request.session_id in services.drives:
+    _refuse_rest(root)
+    alone = not await descendants(services.store, request.session_id)
+    if not alone and not _is_at_work(services, root):
         for event in await ask_to_stop(services, root, request, request.session_id):
             yield event
-    async for event in _stop_below(services, request):
-        yield event
-    if not root.owned and request.session_id not in services.drives:
-        async for event in _close(services, request, request.session_id):
+    if _is_at_work(services, root):
+        async for event in _stop(services, request, request.session_id):
+            yield event
+        async for event in _stop_below(services, request):
+            yield event
+    else:
+        async for event in _stop_below(services, request):
+            yield event
+        async for event in _stop(services, request, request.session_id):
             yield event
 
 
@@ -46,24 +50,41 @@ async def stop_below(services: Services, root_id: str) -> None:
 
 async def _stop_below(services: Services, request: InterruptSessionRequest) -> AsyncIterator[Event]:
     for head in reversed(await descendants(services.store, request.session_id)):
-        standing = await stand(services, head.row.id)
-        if standing.view.status in UNFINISHED:
-            async for event in _stop(services, standing, request):
+        if head.state.status not in UNFINISHED:
+            continue
+        theirs = request.model_copy(update={"session_id": head.row.id})
+        try:
+            async for event in _stop(services, theirs, request.session_id):
                 yield event
+        except SessionNotRunning:
+            continue  # it has ended meanwhile
 
 
-async def _stop(services: Services, standing: Standing, request: InterruptSessionRequest) -> AsyncIterator[Event]:
-    name, root_id = standing.view.row.id, request.session_id
-    theirs = request.model_copy(update={"session_id": name})
-    try:
-        if standing.owned or name in services.drives:
-            for event in await ask_to_stop(services, standing, theirs, root_id):
+async def _stop(services: Services, request: InterruptSessionRequest, root_id: str) -> AsyncIterator[Event]:
+    """Ask a session that is at work to stop, or close one that is lost; whoever takes it over meanwhile is asked."""
+    while True:
+        standing = await stand(services, request.session_id)
+        _refuse_rest(standing)
+        if _is_at_work(services, standing):
+            for event in await ask_to_stop(services, standing, request, root_id):
                 yield event
-        else:
-            async for event in _close(services, theirs, root_id):
-                yield event
-    except SessionNotRunning:
-        return  # it has ended meanwhile
+            return
+        try:
+            async with aclosing(Drive(services, enter_closing(request, root_id)).events()) as events:
+                async for event in events:
+                    yield event
+            return
+        except SessionRunning:
+            continue
+
+
+def _is_at_work(services: Services, standing: Standing) -> bool:
+    return standing.owned or standing.view.row.id in services.drives
+
+
+def _refuse_rest(standing: Standing) -> None:
+    if standing.view.status not in RUNNING:
+        raise SessionNotRunning(session_id=standing.view.row.id, status=standing.view.status)
 
 
 async def ask_to_stop(
@@ -87,9 +108,3 @@ async def ask_to_stop(
         drive.interrupt()
     loaded = await services.store.load(row.id, state.version - 1)
     return [build_event(row, record) for record in loaded.records[:1]] if loaded else []
-
-
-async def _close(services: Services, request: InterruptSessionRequest, cascade_root: str) -> AsyncIterator[Event]:
-    async with aclosing(Drive(services, enter_closing(request, cascade_root)).events()) as events:
-        async for event in events:
-            yield event

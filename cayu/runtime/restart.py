@@ -20,6 +20,7 @@ from cayu.errors import (
     NotRegistered,
     RecoveryExecutionConflict,
     SessionNotFound,
+    SessionRunning,
     StaleRecoveryPlanError,
 )
 from cayu.identity import compare_profiles
@@ -200,7 +201,10 @@ async def _execute(services: Services, request: RecoveryExecutionRequest, repair
         found = await inspect(services, item.session_id, request.plan.request.inactive_for_seconds)
         if found.item.item_id != item.item_id or found.standing is None:
             raise StaleRecoveryPlanError(session_id=item.session_id, plan_id=request.plan.plan_id)
-        return await repair.enter(drive, found.standing)
+        try:
+            return await repair.enter(drive, found.standing)
+        except SessionRunning:
+            raise StaleRecoveryPlanError(session_id=item.session_id, plan_id=request.plan.plan_id) from None
 
     async with aclosing(Drive(services, repeated(enter)).events()) as events:
         async for _ in events:
