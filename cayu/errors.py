@@ -214,6 +214,7 @@ class BudgetExceeded(CayuError):
 
     budget_id: str
     unit: str
+    cap: str
     left: str
     wanted: str
 

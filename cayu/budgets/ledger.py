@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any, NamedTuple, Protocol
 
 from cayu.canonical import JSON
@@ -18,7 +18,9 @@ from cayu.sessions.limits import BudgetLimit
 from cayu.sessions.streams import Decide
 
 COLLECTION = "budgets"
-MILLION = 1_000_000
+PER_MILLION = Decimal("0.000001")
+EXACT = Context(prec=60, traps=[InvalidOperation, Inexact])
+"""Costs are exact, whatever the caller's decimal context says."""
 
 
 class Amount(NamedTuple):
@@ -29,7 +31,7 @@ class Amount(NamedTuple):
 
     def plus(self, other: Amount) -> Amount:
         """Return both together."""
-        return Amount(self.tokens + other.tokens, self.cost + other.cost)
+        return Amount(self.tokens + other.tokens, EXACT.add(self.cost, other.cost))
 
 
 class BudgetAccount(Frozen):
@@ -48,8 +50,10 @@ def amount_of(limit: BudgetLimit, input_tokens: int, output_tokens: int) -> Amou
     """Return what tokens come to under a limit's prices; without prices they cost nothing."""
     if limit.prices is None:
         return Amount(input_tokens + output_tokens)
-    cost = limit.prices.input_per_million * input_tokens + limit.prices.output_per_million * output_tokens
-    return Amount(input_tokens + output_tokens, cost / MILLION)
+    put_in = EXACT.multiply(limit.prices.input_per_million, Decimal(input_tokens))
+    put_out = EXACT.multiply(limit.prices.output_per_million, Decimal(output_tokens))
+    cost = EXACT.multiply(EXACT.add(put_in, put_out), PER_MILLION)
+    return Amount(input_tokens + output_tokens, cost)
 
 
 class BudgetLedger(ABC):
@@ -67,8 +71,8 @@ class BudgetLedger(ABC):
         """Turn a reservation into what was spent; nothing happens when there is no such reservation."""
 
     @abstractmethod
-    async def release(self, budget_id: str, reservation_id: str) -> None:
-        """Give a reservation back; nothing happens when there is none."""
+    async def release(self, budget_id: str, reservation_id: str) -> bool:
+        """Give a reservation back; False when there is none, because it was settled or given back before."""
 
     @abstractmethod
     async def account(self, budget_id: str) -> BudgetAccount:
@@ -110,9 +114,18 @@ class DocumentBudgetLedger(BudgetLedger):
         """Settle a reservation in one transaction."""
         await self._documents.transact(COLLECTION, budget_id, lambda now, _: _without(now, reservation_id, spent))
 
-    async def release(self, budget_id: str, reservation_id: str) -> None:
+    async def release(self, budget_id: str, reservation_id: str) -> bool:
         """Give a reservation back in one transaction."""
-        await self._documents.transact(COLLECTION, budget_id, lambda now, _: _without(now, reservation_id, Amount()))
+        found = False
+
+        def decide(current: JSON, now: int) -> JSON:
+            nonlocal found
+            without = _without(current, reservation_id, Amount())
+            found = without is not None
+            return without
+
+        await self._documents.transact(COLLECTION, budget_id, decide)
+        return found
 
     async def account(self, budget_id: str) -> BudgetAccount:
         """Read one account."""
@@ -176,6 +189,8 @@ def _check(budget_id: str, account: _Account, wanted: Amount, limit: BudgetLimit
         ("tokens", limit.max_tokens, taken.tokens, wanted.tokens),
         ("of cost", limit.max_cost, taken.cost, wanted.cost),
     ):
-        if cap is not None and used + asked > cap:
-            left = max(cap - used, 0)
-            raise BudgetExceeded(budget_id=budget_id, unit=unit, left=str(left), wanted=str(asked))
+        left = None if cap is None else EXACT.subtract(Decimal(cap), Decimal(used))
+        if left is not None and left < asked:
+            raise BudgetExceeded(
+                budget_id=budget_id, unit=unit, cap=str(cap), left=str(max(left, 0)), wanted=str(asked)
+            )

@@ -126,7 +126,7 @@ async def record_refusal(
     rejected = standing.view.rejected
     if rejected is not None and (rejected.candidate == candidate or _same_opaque(rejected, comparison)):
         return
-    drive.attach(standing.view, assembly, evicting=standing.evicting)
+    drive.attach(standing.view, assembly, evicting=standing.evicting, epoch=standing.state.epoch)
     payload = {
         "boundary": boundary,
         "expected_profile_fingerprint": comparison.expected.fingerprint,

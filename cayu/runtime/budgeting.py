@@ -1,108 +1,160 @@
 """Budgets around one model step: set aside before the provider is asked, settled after, given back after a crash.
 
 The reservation and the step's start are durable before the request goes out, so a crash in between is known for what it
-is: a step of which nobody knows whether the provider did it.
+is: a step of which nobody knows whether the provider did it. A reservation carries the epoch of the claim that made it,
+so an owner that was fenced touches nothing of its successor's.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from cayu.budgets.ledger import Amount, BudgetLedger, amount_of
-from cayu.errors import BudgetExceeded, StoreError
+from cayu.errors import BudgetExceeded, CayuError, ProviderError, StoreError
 from cayu.events import EventType as E
 from cayu.providers.base import ModelProvider, ModelRequest
+from cayu.runtime.log import SessionLog
 from cayu.runtime.rounds import limit_drafts
 from cayu.sessions.limits import BudgetLimit
 from cayu.sessions.projection import Draft
 from cayu.sessions.view import SessionView
+from cayu.shielding import finish, is_cancelling
 
 logger = logging.getLogger("cayu.runtime")
 
 LIMIT = "budget"
+_EPOCH = re.compile(r"\.m\d+\.e(\d+)\.b\d+$")
 
 
 class StepBudget:
     """What one model step sets aside in the ledger."""
 
-    def __init__(self, ledger: BudgetLedger, view: SessionView) -> None:
+    def __init__(self, ledger: BudgetLedger, log: SessionLog) -> None:
         self._ledger = ledger
-        self._held = _holdings(view)
+        self._log = log
+        self._held = _holdings(log)
         self._wanted: dict[str, Amount] = {}
+        self.spent: dict[str, Amount] = {}
+        """What the step has used, by reservation id; empty before the provider has answered."""
 
-    async def reserve(self, provider: ModelProvider, request: ModelRequest) -> tuple[list[Draft], bool]:
-        """Set aside what the step may take; return what to write first, and whether the step may be taken.
+    async def reserve(self, provider: ModelProvider, request: ModelRequest, start: Draft) -> bool:
+        """Set aside what the step may take, and make that and the step's `start` durable.
 
-        Asks for every limit or none: when a later one refuses, the earlier ones are given back.
+        Asks for every limit or none. When one refuses, the run ends as having reached a limit, and False is returned.
         """
         if not self._held:
-            return [], True
-        tokens = await provider.count_input_tokens(request)
-        drafts: list[Draft] = []
-        for reservation, (budget_id, limit) in self._held.items():
-            wanted = amount_of(limit, tokens, limit.reserve_output_tokens)
-            try:
-                await self._ledger.reserve(budget_id, reservation, wanted, limit)
-            except BudgetExceeded as refused:
-                await self.release()
-                told = {"budget_id": budget_id, "unit": refused.unit, "left": refused.left, "wanted": refused.wanted}
-                value = limit.max_tokens if refused.unit == "tokens" else str(limit.max_cost)
-                return [Draft(E.BUDGET_LIMIT_REACHED, told), *limit_drafts((LIMIT, value or 0))], False
-            self._wanted[reservation] = wanted
-            held = {"budget_id": budget_id, "reservation_id": reservation, "tokens": wanted.tokens}
-            drafts.append(Draft(E.BUDGET_RESERVED, held | {"cost": str(wanted.cost)}))
-        return drafts, True
+            return True
+        tokens = await _counted(provider, request)
+        self._log.check_lease()
+        try:
+            drafts = [await self._set_aside(name, tokens) for name in self._held]
+            await self._log.commit([*drafts, start])
+        except BudgetExceeded as refused:
+            await self._give_back()
+            await self._log.commit(self._refusal(refused), release=True)
+            return False
+        except CayuError:
+            await finish(self._give_back())
+            raise
+        return True
+
+    def _refusal(self, refused: BudgetExceeded) -> list[Draft]:
+        told = {"budget_id": refused.budget_id, "unit": refused.unit, "left": refused.left, "wanted": refused.wanted}
+        reached = Draft(E.BUDGET_LIMIT_REACHED, told | {"cap": refused.cap})
+        return [reached, *limit_drafts((LIMIT, int(refused.cap) if refused.unit == "tokens" else refused.cap))]
+
+    async def _set_aside(self, name: str, tokens: int) -> Draft:
+        budget_id, limit = self._held[name]
+        wanted = amount_of(limit, tokens, limit.reserve_output_tokens)
+        await self._log.insist(lambda: self._ledger.reserve(budget_id, name, wanted, limit))
+        self._wanted[name] = wanted
+        told = {"budget_id": budget_id, "reservation_id": name, "tokens": wanted.tokens, "cost": str(wanted.cost)}
+        return Draft(E.BUDGET_RESERVED, told)
 
     async def reconcile(self, usage: dict[str, int]) -> list[Draft]:
         """Turn the reservations into what was used; without a report from the provider, into what was set aside."""
-        drafts = []
         reported = {"input_tokens", "output_tokens"} <= usage.keys()
-        for reservation, (budget_id, limit) in self._held.items():
-            spent = self._wanted[reservation]
-            if reported:
-                spent = amount_of(limit, usage["input_tokens"], usage["output_tokens"])
-            await self._ledger.reconcile(budget_id, reservation, spent)
-            drafts.append(_reconciled(budget_id, reservation, {"tokens": spent.tokens, "cost": str(spent.cost)}))
-        return drafts
+        for name, (_, limit) in self._held.items():
+            used = amount_of(limit, usage["input_tokens"], usage["output_tokens"]) if reported else None
+            self.spent[name] = used or self._wanted[name]
+        return [await self._log.insist(partial(self._settle, name)) for name in self._held]
 
-    async def release(self) -> None:
-        """Give back what the step may hold, whether or not it is known to."""
-        for reservation, (budget_id, _) in self._held.items():
-            await self._ledger.release(budget_id, reservation)
+    async def _settle(self, name: str) -> Draft:
+        return await _settled(self._ledger, self._held[name][0], name, self.spent[name])
+
+    async def _give_back(self) -> None:
+        try:
+            for name, (budget_id, _) in self._held.items():
+                await self._ledger.release(budget_id, name)
+        except StoreError as unreachable:
+            _warn(self._log.view, unreachable)
 
 
-async def release_open(ledger: BudgetLedger, view: SessionView) -> list[Draft]:
+async def release_open(ledger: BudgetLedger, log: SessionLog, spent: Mapping[str, Amount] | None = None) -> list[Draft]:
     """Give back what a step that came to nothing holds; return what to write of it.
 
-    A crash may have left a reservation that is in the ledger and not in the log; its id is known from the step. A
-    ledger that cannot be reached keeps no session from ending: the log still names the reservation, and the next entry
-    gives it back.
+    `spent` is what the step has used after all, and did not come to write.
+
+    Takes in reservations that a crash has left in the ledger and not in the log, and none of a later claim than the one
+    that the session was found under. A ledger that cannot be reached keeps no session from ending: the log still names
+    the reservation, and the next entry gives it back.
     """
+    view, drafts = log.view, []
+    budgets = {budget_id for budget_id, _ in _holdings(log).values()} | set(view.reservations.values())
     try:
-        if view.open_round is None:
-            await StepBudget(ledger, view).release()
-        for reservation, budget_id in view.reservations.items():
-            await ledger.release(budget_id, reservation)
+        for name, budget_id in view.reservations.items():
+            if spent and name in spent:
+                drafts.append(await _settled(ledger, budget_id, name, spent[name]))
+                continue
+            drafts.append(_reconciled(budget_id, name, {"released": await ledger.release(budget_id, name)}))
+        for budget_id in budgets:
+            for name in (await ledger.account(budget_id)).reservations:
+                found = _EPOCH.search(name) if name.startswith(f"{view.row.instance_id}.m") else None
+                if found is not None and int(found[1]) <= (log.lease.epoch or log.found_epoch):
+                    await ledger.release(budget_id, name)
     except StoreError as unreachable:
-        name = type(unreachable).__name__
-        logger.warning("the budget of session %s could not be given back now: %s", view.row.id, name)
-        return []
-    return [
-        _reconciled(budget_id, reservation, {"released": True}) for reservation, budget_id in view.reservations.items()
-    ]
+        _warn(view, unreachable)
+    return drafts
 
 
-def _holdings(view: SessionView) -> dict[str, tuple[str, BudgetLimit]]:
+async def _counted(provider: ModelProvider, request: ModelRequest) -> int:
+    """Return the size of a request. Raises `ProviderError`, whatever the provider raised."""
+    try:
+        return int(await provider.count_input_tokens(request))
+    except ProviderError:
+        raise
+    except asyncio.CancelledError:
+        if is_cancelling():
+            raise
+        raise ProviderError("The provider cancelled its own count.", code="CancelledError") from None
+    except Exception as error:
+        raise ProviderError(code=type(error).__name__) from error
+
+
+def _holdings(log: SessionLog) -> dict[str, tuple[str, BudgetLimit]]:
     """Return the reservations of the coming model step: id -> (budget id, limit)."""
-    row, step = view.row, view.model_steps + 1
-    limits: Sequence[BudgetLimit] = view.run.budget_limits
+    row, step, epoch = log.view.row, log.view.model_steps + 1, log.lease.epoch
     return {
-        f"{row.instance_id}.m{step}.b{index}": (limit.budget_id or row.causal_budget_id or row.id, limit)
-        for index, limit in enumerate(limits, 1)
+        f"{row.instance_id}.m{step}.e{epoch}.b{index}": (limit.budget_id or row.causal_budget_id or row.id, limit)
+        for index, limit in enumerate(log.view.run.budget_limits, 1)
     }
+
+
+async def _settled(ledger: BudgetLedger, budget_id: str, name: str, spent: Amount) -> Draft:
+    """Charge what was spent, as often as it takes, and return what is written of it."""
+    await ledger.reconcile(budget_id, name, spent)
+    return _reconciled(budget_id, name, {"tokens": spent.tokens, "cost": str(spent.cost)})
 
 
 def _reconciled(budget_id: str, reservation: str, told: dict[str, Any]) -> Draft:
     return Draft(E.BUDGET_RECONCILED, {"budget_id": budget_id, "reservation_id": reservation, **told})
+
+
+def _warn(view: SessionView, unreachable: StoreError) -> None:
+    name = type(unreachable).__name__
+    logger.warning("the budget of session %s could not be given back now: %s", view.row.id, name)

@@ -16,6 +16,7 @@ from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.requests import RunRequest
 from cayu.sessions.view import CallView, SessionView
 from cayu.shielding import outlast
+from cayu.tools.reconcilers import ToolOutcomeUnknown
 from cayu.tools.spec import ChildOutcome, ChildSessions, ChildTask
 from cayu.tools.subagents import child_outcome, child_session_id
 
@@ -68,8 +69,18 @@ class ChildRunner(ChildSessions):
             except SessionNotFound:
                 raise asyncio.CancelledError from None
         except CayuError as error:
-            return ChildOutcome(self._id, "not run", "", type(error).__name__)
+            return await self._not_run(error)
         return await self._stopped()
+
+    async def _not_run(self, error: CayuError) -> ChildOutcome:
+        """Return why there is no child; one that has begun and cannot go on here may have acted."""
+        try:
+            outcome = await self._stopped()
+        except SessionNotFound:
+            return ChildOutcome(self._id, "not run", "", type(error).__name__)
+        if outcome.status in UNFINISHED:
+            raise ToolOutcomeUnknown from error
+        return outcome
 
     async def _stopped(self) -> ChildOutcome:
         return child_outcome((await stand(self._services, self._id)).view)

@@ -71,7 +71,7 @@ async def _apply(drive: Drive, standing: Standing, call: CallView, decide: Decid
     assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
     await check_profile(drive, standing, assembly, BOUNDARY)
     decision = expiry(call) if is_expired(call, standing.now) else decide(assembly, call)
-    drive.attach(view, assembly, evicting=standing.evicting)
+    drive.attach(view, assembly, evicting=standing.evicting, epoch=standing.state.epoch)
     if len(view.awaiting) > 1:
         await drive.log.commit([decision], release=True)
         reach("decision.recorded")

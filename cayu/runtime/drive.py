@@ -86,6 +86,7 @@ class Drive:
         self._enter = enter
         self._outbox = Outbox()
         self._interrupting = False
+        self._budget: StepBudget | None = None
         self._task: asyncio.Task[None] | None = None
         self.log: SessionLog
         self.assembly: Assembly
@@ -113,17 +114,19 @@ class Drive:
         *,
         create: StreamRow | None = None,
         evicting: str | None = None,
+        epoch: int = 0,
         role: str = "",
     ) -> None:
         """Set the session that this drive works on; called by the entry before its first commit.
 
-        `role` is how its claim is called in the store, for those who find it taken.
+        `epoch` is that of the claim which was found, and `role` how the new claim is called in the store, for those who
+        find it taken.
         """
         services = self.services
         if hasattr(self, "log"):
             self.log.stop()
         self.log = SessionLog(services.store, view, services.config, services.clock, self._publish)
-        self.log.create, self.log.evicting = create, evicting
+        self.log.create, self.log.evicting, self.log.found_epoch = create, evicting, epoch
         if role:
             self.log.claim_as(role)
         self.log.on_interrupt = self.interrupt
@@ -200,17 +203,13 @@ class Drive:
             await self.log.commit(limit_drafts(reached), release=True)
             return False
         request = model_request(self.log, self.assembly)
-        budget = StepBudget(self.services.ledger, view)
-        reserved, allowed = await budget.reserve(self.assembly.provider, request)
-        if reserved:
-            start = [step_started(self.log, self.assembly)] if allowed else []
-            await self.log.commit([*reserved, *start], release=not allowed)
-        if not allowed:
-            return False
+        self._budget = budget = StepBudget(self.services.ledger, self.log)
         try:
+            if not await budget.reserve(self.assembly.provider, request, step_started(self.log, self.assembly)):
+                return False
             message, drafts = await ask_model(self.log, self.assembly, request)
         except ProviderError as error:
-            given_back = await release_open(self.services.ledger, view)
+            given_back = await self._give_back()
             await self.log.commit([*given_back, *failure(self.log, self.assembly, error)], release=True)
             return False
         reach("model.answered")
@@ -254,7 +253,7 @@ class Drive:
     async def _stop(self, reason: str) -> None:
         """End an interrupted session: results in time are kept, the round is closed unless an outcome is unknown."""
         drafts = await self.rounds.stop()
-        drafts += await release_open(self.services.ledger, self.log.view)
+        drafts += await self._give_back()
         opened = self.log.view.open_round
         if opened is not None:
             drafts += self.rounds.closing(drafts, opened)
@@ -263,6 +262,10 @@ class Drive:
         if opened is not None and (opened.unknown or any(draft.type == E.EFFECT_OUTCOME_UNKNOWN for draft in drafts)):
             ended |= {"needs": "manual_recovery", "tool_round_id": opened.id}
         await self.log.commit([*drafts, Draft(E.SESSION_INTERRUPTED, ended)], release=True)
+
+    async def _give_back(self) -> list[Draft]:
+        spent = self._budget.spent if self._budget is not None else None
+        return await release_open(self.services.ledger, self.log, spent)
 
     async def _drop_tools(self) -> None:
         """Stop tools whose results nobody may write any more."""
@@ -273,7 +276,7 @@ class Drive:
         logger.exception("the runtime failed in session %s", self.log.view.row.id)
         try:
             drafts = await self.rounds.stop()
-            drafts += await release_open(self.services.ledger, self.log.view)
+            drafts += await self._give_back()
             opened = self.log.view.open_round
             drafts += self.rounds.closing(drafts, opened) if opened is not None else []
             ended = Draft(E.SESSION_FAILED, {"code": "runtime_error", "detail": type(error).__name__})

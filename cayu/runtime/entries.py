@@ -78,12 +78,12 @@ def enter_resume(request: ResumeRequest, policy: ExecutionProfilePolicy | None) 
         waiting = [call.action_id for call in view.awaiting if call not in expired]
         if waiting:
             if expired:
-                drive.attach(view, assembly, evicting=standing.evicting)
+                drive.attach(view, assembly, evicting=standing.evicting, epoch=standing.state.epoch)
                 await drive.log.commit([*map(expiry, expired)], release=True)
             raise SessionAwaitingHuman(session_id=view.row.id, actions=", ".join(map(repr, waiting)))
         adopted = await admit_profile(drive, standing, assembly, request.profile_adoption, policy)
-        drive.attach(view, assembly, evicting=standing.evicting)
-        left = await release_open(drive.services.ledger, view) if view.reservations else []
+        drive.attach(view, assembly, evicting=standing.evicting, epoch=standing.state.epoch)
+        left = await release_open(drive.services.ledger, drive.log) if view.reservations else []
         lead = [*adopted, *map(expiry, expired), Draft(E.SESSION_RESUMED, _run_of(request)), *left]
         if view.open_round is not None:
             return await continue_round(drive, lead)
@@ -107,7 +107,7 @@ def enter_recovery(session_id: str) -> Enter:
         refuse_lost_step(standing)
         assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
         await check_profile(drive, standing, assembly, "recovery")
-        drive.attach(view, assembly, evicting=standing.evicting, role=RECOVERING)
+        drive.attach(view, assembly, evicting=standing.evicting, epoch=standing.state.epoch, role=RECOVERING)
         return await recover(drive)
 
     return repeated(enter)
@@ -123,7 +123,13 @@ def enter_closing(request: InterruptSessionRequest, cascade_root: str) -> Enter:
             raise SessionNotRunning(session_id=view.row.id, status=view.status)
         if standing.owned:
             raise SessionRunning(session_id=view.row.id, owner=readable_owner(standing.state.owner))
-        drive.attach(view, drive.services.registry.nothing(), evicting=standing.evicting, role=RECOVERING)
+        drive.attach(
+            view,
+            drive.services.registry.nothing(),
+            evicting=standing.evicting,
+            epoch=standing.state.epoch,
+            role=RECOVERING,
+        )
         return await end_lost(drive, [] if view.interrupt_requested else [interrupt_draft(request, cascade_root)])
 
     return repeated(enter)
@@ -159,7 +165,7 @@ async def _ending(drive: Drive, plan: SessionRecovery, settled: Sequence[Draft] 
     view = drive.log.view
     ended: dict[str, object] = {"reason": "interrupt_requested"}
     beside = [
-        *await release_open(drive.services.ledger, view),
+        *await release_open(drive.services.ledger, drive.log),
         *await cascade_drafts(drive.services.store, view.row.id),
     ]
     if view.open_round is None:
@@ -181,7 +187,7 @@ async def recover(drive: Drive, attribution: Sequence[Draft] = (), settled: Sequ
     if view.interrupt_requested:
         return await end_lost(drive, attribution, settled)
     if view.open_round is None:
-        await drive.log.commit([*attribution, *await release_open(drive.services.ledger, view)])
+        await drive.log.commit([*attribution, *await release_open(drive.services.ledger, drive.log)])
         return True
     plan = plan_recovery(view, drive.assembly.registrations)
     lead, after = _gone(drive, plan, settled)
@@ -193,7 +199,8 @@ async def recover(drive: Drive, attribution: Sequence[Draft] = (), settled: Sequ
 
 async def continue_round(drive: Drive, lead: Sequence[Draft]) -> bool:
     """Write the decisions in `lead` with the starts of the calls that may now run, and run the round to its end."""
-    after = ahead(drive.log.view, [(draft.type, draft.payload) for draft in lead])
+    now = await drive.services.store.now()
+    after = ahead(drive.log.view, [(draft.type, draft.payload) for draft in lead], now)
     opened = after.open_round
     assert opened is not None
     calls = [call for call in opened.calls if call.state in UNEXECUTED_WAITING and not refused(call)]

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from cayu.canonical import dumps, loads
 from cayu.clock import Clock, as_datetime
@@ -35,6 +35,8 @@ from cayu.sessions.view import RoundView, SessionView
 from cayu.shielding import finish
 
 logger = logging.getLogger("cayu.runtime")
+
+T = TypeVar("T")
 
 Publish = Callable[[Sequence[Event]], Awaitable[None]]
 RETRY_SECONDS = 0.05
@@ -74,6 +76,8 @@ class SessionLog:
     on_interrupt: Callable[[], None] | None = None
     on_claim: Callable[[], None] | None = None
     released: bool = False
+    found_epoch: int = 0
+    """The epoch under which the session was found; claims after it are somebody else's."""
     _beating: asyncio.Task[None] | None = None
 
     @property
@@ -125,6 +129,14 @@ class SessionLog:
         elif self._beating is None:
             self._beating = asyncio.create_task(self._beat(), name=f"lease of {self.view.row.id}")
         await self.publish([self.event(record) for record in (*rebased, *stored)])
+
+    async def insist(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Repeat an act while the store is busy and the claim holds; then raise what the store says."""
+        while True:
+            try:
+                return await act()
+            except (StoreBusy, StoreOutcomeUnknown) as error:
+                await self._wait_or_give_up(error, self.lease.ends_at(self.config))
 
     async def live(self, type: str, payload: dict[str, Any]) -> None:
         """Publish an event that is only live."""

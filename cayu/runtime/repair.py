@@ -6,10 +6,12 @@ from cayu.events import EventType as E
 from cayu.runtime.admission import Standing
 from cayu.runtime.budgeting import release_open
 from cayu.runtime.drive import Drive, Services
-from cayu.runtime.entries import continue_round, end_lost, interrupt_draft, recover
+from cayu.runtime.entries import end_lost, interrupt_draft, recover
 from cayu.runtime.ownership import RECOVERING
+from cayu.runtime.rounds import limit_drafts
 from cayu.runtime.settlement import Settler
 from cayu.sessions.fold import ahead
+from cayu.sessions.limits import call_limit
 from cayu.sessions.plans import (
     MODEL_ACTIONS,
     RecoveryAction,
@@ -60,7 +62,7 @@ class Repair:
         """Enter the session, which is as the plan found it."""
         view = standing.view
         assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
-        drive.attach(view, assembly, evicting=standing.evicting, role=RECOVERING)
+        drive.attach(view, assembly, evicting=standing.evicting, epoch=standing.state.epoch, role=RECOVERING)
         if self.action in MODEL_ACTIONS:
             return await self._end_lost_step(drive)
         if view.status in UNFINISHED and self._stopping is not None and not view.interrupt_requested:
@@ -83,9 +85,15 @@ class Repair:
             return False
         resumed = Draft(E.SESSION_RESUMED, {"continues": True})
         reason = (view.interruption or {}).get("reason")
-        if reason == "manual_recovery":
-            return await continue_round(drive, [*lead, resumed])
+        goes_on = reason == "manual_recovery"
         waiting = [call.id for call in opened.calls if call.state in UNEXECUTED_WAITING and not call.code]
+        if goes_on:
+            limit = call_limit(view, await drive.services.store.now(), 0) if waiting else None
+            drive.rounds.refuse(waiting, "limit_reached" if limit else "not_started")
+            stop = limit_drafts(limit) if limit else []
+            ends = drive.rounds.closing(lead, opened)
+            await drive.log.commit([*lead, resumed, *ends, *stop], release=bool(stop))
+            return not stop
         drive.rounds.refuse(waiting, "interrupted")
         failed = view.status == SessionStatus.FAILED
         ended = (
@@ -95,7 +103,7 @@ class Repair:
         return False
 
     async def _end_lost_step(self, drive: Drive) -> bool:
-        given_back = await release_open(drive.services.ledger, drive.log.view)
+        given_back = await release_open(drive.services.ledger, drive.log)
         if self.action is RecoveryAction.MODEL_MARK_FAILED:
             told = Draft(E.MODEL_ERROR, {"code": "marked_failed"})
             ends = [told, Draft(E.SESSION_FAILED, {"code": "model_marked_failed"})]

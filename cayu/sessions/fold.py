@@ -77,8 +77,11 @@ def check_calls(opened: RoundView | None, changes: Iterable[tuple[str, Payload]]
             states[call_id] = CALL.advance(states.get(call_id, "unknown call"), type, session_id)
 
 
-def ahead(view: SessionView, changes: Iterable[tuple[str, Payload]]) -> SessionView:
-    """Return what `view` will be once `changes`, as (type, payload), are committed; `view` itself stays as it is."""
+def ahead(view: SessionView, changes: Iterable[tuple[str, Payload]], at: int = 0) -> SessionView:
+    """Return what `view` will be once `changes`, as (type, payload), are committed; `view` itself stays as it is.
+
+    `at` is the store's time of that commit, in microseconds, for readers to whom time matters.
+    """
     later = replace(
         view,
         run=replace(view.run, usage=replace(view.run.usage)),
@@ -91,7 +94,7 @@ def ahead(view: SessionView, changes: Iterable[tuple[str, Payload]]) -> SessionV
         decisions=dict(view.decisions),
     )
     for type, payload in changes:
-        apply(later, later.version + 1, type, later.updated_at, payload)
+        apply(later, later.version + 1, type, max(later.updated_at, at), payload)
     return later
 
 
@@ -369,6 +372,7 @@ _HANDLERS: dict[str, Callable[[SessionView, Payload, int], None]] = {
     E.TOOL_APPROVAL_EXPIRED: _call_event(_refused, E.TOOL_APPROVAL_EXPIRED),
     E.TOOL_STARTED: _call_event(_call_started, E.TOOL_STARTED),
     E.TOOL_STAGED: _call_event(_staged, E.TOOL_STAGED),
+    E.EFFECT_INTENT_RECORDED: _call_event(_nothing, E.EFFECT_INTENT_RECORDED),
     E.EFFECT_OUTCOME_UNKNOWN: _call_event(_nothing, E.EFFECT_OUTCOME_UNKNOWN),
     E.TOOL_COMPLETED: _call_event(_ended, E.TOOL_COMPLETED),
     E.TOOL_FAILED: _call_event(_ended, E.TOOL_FAILED),

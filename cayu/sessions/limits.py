@@ -25,7 +25,10 @@ Count = Field(default=None, ge=1, strict=True)
 
 
 class RunLimits(Frozen):
-    """Bounds of one run; None sets none. Checked before every model step and before every dispatch of a call."""
+    """Bounds of one run; None sets none.
+
+    Tokens are checked before every model step, calls before every dispatch, and time before both.
+    """
 
     max_input_tokens: int | None = Count
     max_output_tokens: int | None = Count

@@ -144,6 +144,7 @@ CALL = Machine(
         _C.EXPIRED: {E.TOOL_BLOCKED: _C.BLOCKED},
         _C.STARTED: {
             E.TOOL_STARTED: _C.STARTED,
+            E.EFFECT_INTENT_RECORDED: _C.STARTED,
             E.TOOL_STAGED: _C.STAGED,
             E.EFFECT_OUTCOME_UNKNOWN: _C.UNKNOWN,
         },

@@ -84,7 +84,7 @@ def child_result(child: ChildOutcome, max_characters: int = MAX_ANSWER_CHARACTER
     """Return what the parent's model reads of a child: its last words, or that it did not complete."""
     done = child.status == SessionStatus.COMPLETED
     text = child.text if done else f"The child session {child.session_id} is {child.status}: {child.reason}."
-    cut = len(text) > max_characters
+    cut = done and len(text) > max_characters
     return ToolResult(
         content=f"{text[:max_characters]} [cut]" if cut else text,
         structured={"child_session_id": child.session_id, "status": str(child.status), "truncated": cut},

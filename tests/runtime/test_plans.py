@@ -695,7 +695,7 @@ async def test_a_parent_and_its_child_are_recovered_by_one_plan(order: str) -> N
         return app
 
     async def die(unit: Unit) -> None:
-        if has(unit, E.TOOL_STAGED):
+        if has(unit, E.TOOL_STAGED) or has(unit, E.EFFECT_OUTCOME_UNKNOWN):
             raise StoreFull(path="x")
 
     store = InMemorySessionStore()

@@ -661,7 +661,7 @@ async def test_a_tree_that_the_runtime_itself_grew_ends_as_a_whole() -> None:
         return app
 
     async def die(unit: Unit) -> None:
-        if has(unit, E.TOOL_STAGED):
+        if has(unit, E.TOOL_STAGED) or has(unit, E.EFFECT_OUTCOME_UNKNOWN):
             raise StoreFull(path="x")
 
     store = InMemorySessionStore()

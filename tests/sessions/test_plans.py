@@ -168,7 +168,6 @@ def test_words_that_no_store_keeps_become_words_that_it_does() -> None:
         tool_call_id="c1",
         content="a\ud800b",
         structured={"x": "\ud800"},
-        reason="\ud800",
     )
     assert (made.content, made.structured) == ("a\ufffdb", {"x": "\ufffd"})
     assert len(decisions_digest([made])) == 64

@@ -90,6 +90,7 @@ CALL_MOVES: Moves = {
     "expired": {"tool.call.blocked": "blocked"},
     "started": {
         "tool.call.started": "started",
+        "tool.effect.intent_recorded": "started",
         "tool.call.staged": "staged",
         "tool.effect.outcome_unknown": "unknown",
     },
