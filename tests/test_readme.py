@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +32,36 @@ def test_the_errors_it_names_exist() -> None:
     for name in ("AlreadyDecided", "ExecutionProfileMismatchError"):
         assert name in README
         assert hasattr(errors, name)
+
+
+@pytest.mark.slow
+def test_the_stuck_session_is_repaired_with_the_commands_as_they_stand(tmp_path: Path) -> None:
+    section = README.split("## When a session is stuck")[1].split("\n## ")[0]
+    first, planning, repair = (
+        block.strip().splitlines() for block in re.findall(r"```console\n(.*?)```", section, re.S)
+    )
+    [found] = re.findall(r"```json\n(.*?)```", section, re.S)
+
+    def run(command: str) -> str:
+        program, _, rest = command.partition(" ")
+        start = [sys.executable] if program == "python" else [sys.executable, "-m", "cayu.cli.main"]
+        done = subprocess.run(
+            [*start, *shlex.split(rest)], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    _, waiting = [run(command) for command in first]
+    assert "night-run" in waiting
+    blocked, _ = [run(command) for command in planning]
+    assert "registration_incompatible" in blocked
+    plan = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
+    call_id = plan["items"][0]["needed_decisions"][0]["tool_call_id"]
+    (tmp_path / "decisions.json").write_text(found.replace('"..."', json.dumps(call_id)), encoding="utf-8")
+    executed, shown = [run(command) for command in repair]
+    assert "executed" in executed
+    assert "completed" in shown
+    assert "repeated" in run(repair[0])
 
 
 @pytest.mark.slow

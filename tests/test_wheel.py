@@ -178,6 +178,37 @@ def test_the_demonstration_runs_from_the_wheel(target: Path, tmp_path: Path) -> 
     assert [path for path in compiled if str(ROOT / "cayu")[1:] in path] == []
 
 
+GUIDES = (
+    *("durable-service-tools", "durable-operations", "tool-effects", "anatomy"),
+    *("references#sessions", "references#knowledge"),
+)
+GUIDE = """
+import socket
+from cayu.cli.main import app
+def refused(*_, **__):
+    raise OSError("no network")
+socket.socket.connect = socket.create_connection = refused
+app(["guide", PLACE])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("A001")
+@pytest.mark.parametrize("place", GUIDES)
+def test_a_guide_is_printed_offline_from_the_wheel(target: Path, tmp_path: Path, place: str) -> None:
+    told = run_isolated(target, tmp_path, GUIDE.replace("PLACE", repr(place)))
+    text = (target / "cayu/guides" / f"{place.partition('#')[0]}.md").read_text(encoding="utf-8")
+    assert told.strip() in text
+    assert len(told) > 200
+
+
+@pytest.mark.slow
+def test_the_script_runs_from_the_wheel(target: Path, tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("CAYU", "PYTHON"))}
+    out = run([str(target / "bin" / "cayu"), "guide"], cwd=tmp_path, env=env | {"PYTHONPATH": str(target)})
+    assert "durable-service-tools" in out
+
+
 @pytest.mark.slow
 def test_the_checkout_stays_clean(wheel: Path) -> None:
     assert not (ROOT / "dist").exists() or not list((ROOT / "dist").glob(wheel.name))
