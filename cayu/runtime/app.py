@@ -217,7 +217,8 @@ class CayuApp:
 
     async def aclose(self) -> None:
         """Interrupt what still runs in this application, then close the stores it was given; safe to call twice."""
-        await asyncio.gather(*(drive.shut() for drive in list(self.services.drives.values())))
+        self.services.closed = True
+        await asyncio.gather(*(drive.shut() for drive in list(self.services.begun)))
         await self.services.ledger.aclose()
         await self.session_store.aclose()
         if self.knowledge_store is not None:

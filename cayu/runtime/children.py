@@ -56,11 +56,10 @@ class ChildRunner(ChildSessions):
             await asyncio.sleep(POLL_SECONDS)
 
     async def _drive(self, enter: Enter) -> ChildOutcome:
-        config = self._services.config
-        grace = config.cancel_grace_seconds * GRACE_SHARE
-        services = replace(self._services, config=replace(config, cancel_grace_seconds=grace))
+        config = self._parent.config
+        patient = replace(config, cancel_grace_seconds=config.cancel_grace_seconds * GRACE_SHARE)
         try:
-            async with aclosing(Drive(services, enter).events()) as events:
+            async with aclosing(Drive(self._services, enter, patient).events()) as events:
                 async for _ in events:
                     pass
         except asyncio.CancelledError:

@@ -16,7 +16,7 @@ from functools import partial
 from cayu.budgets.ledger import BudgetLedger
 from cayu.clock import Clock
 from cayu.crashpoints import reach
-from cayu.errors import CayuError, ProviderError, SessionRunFenced, StoreError
+from cayu.errors import CayuError, ProviderError, SessionRunFenced, StoreClosed, StoreError
 from cayu.events import Event
 from cayu.events import EventType as E
 from cayu.identity import IdentityStrength
@@ -58,7 +58,11 @@ class Services:
     children: Callable[[Drive, CallView], ChildSessions] | None = None
     """Gives a call of a drive the means to run child sessions."""
     drives: dict[str, Drive] = field(default_factory=dict)
-    """The drives at work in this application, by session id."""
+    """The drives that hold a session in this application, by session id."""
+    begun: set[Drive] = field(default_factory=set)
+    """The drives that have not ended, whether or not they hold their session yet."""
+    closed: bool = False
+    """True once the application is closing; nothing is begun any more."""
     _timeouts: Counter[int] = field(default_factory=Counter)
 
     async def emit(self, events: Sequence[Event]) -> None:
@@ -80,9 +84,15 @@ class Services:
 class Drive:
     """Runs one session from an entry to the point where it ends or pauses."""
 
-    def __init__(self, services: Services, enter: Callable[[Drive], Awaitable[bool]]) -> None:
-        """`enter` makes the first commit, which claims the session; it answers whether there is more to do."""
+    def __init__(
+        self, services: Services, enter: Callable[[Drive], Awaitable[bool]], config: RuntimeConfig | None = None
+    ) -> None:
+        """`enter` makes the first commit, which claims the session; it answers whether there is more to do.
+
+        `config` stands in for the application's.
+        """
         self.services = services
+        self.config = config or services.config
         self._enter = enter
         self._outbox = Outbox()
         self._interrupting = False
@@ -94,6 +104,9 @@ class Drive:
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Start the drive and yield what it publishes. Raises what ended it, once all events are out."""
+        if self.services.closed:
+            raise StoreClosed("This application is closed; build a new one.")
+        self.services.begun.add(self)
         self._task = asyncio.create_task(self._main(), name="cayu drive")
         try:
             async for event in self._outbox.events():
@@ -106,6 +119,7 @@ class Drive:
             if not self._task.done():
                 self._task.cancel()
             await finish(_ended(self._task))
+            self.services.begun.discard(self)
 
     def attach(
         self,
@@ -125,7 +139,7 @@ class Drive:
         services = self.services
         if hasattr(self, "log"):
             self.log.stop()
-        self.log = SessionLog(services.store, view, services.config, services.clock, self._publish)
+        self.log = SessionLog(services.store, view, self.config, services.clock, self._publish)
         self.log.create, self.log.evicting, self.log.found_epoch = create, evicting, epoch
         if role:
             self.log.claim_as(role)
@@ -134,7 +148,7 @@ class Drive:
         self.assembly = assembly
         spawn = services.children
         children = partial(spawn, self) if spawn is not None else None
-        self.rounds = RoundRunner(self.log, assembly, services.config, children)
+        self.rounds = RoundRunner(self.log, assembly, self.config, children)
 
     def interrupt(self) -> None:
         """Stop the work as soon as possible; safe to call at any time, from this loop."""

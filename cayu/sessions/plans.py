@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -17,6 +17,8 @@ from cayu.canonical import fingerprint, normalise
 from cayu.effects import ToolEffect, ToolEffectReceipt
 from cayu.messages import Frozen
 from cayu.sessions.requests import MAX_ID, MAX_REASON, MAX_SESSION_ID, ResolutionActor
+
+SessionId = Annotated[str, Field(min_length=1, max_length=MAX_SESSION_ID)]
 
 MAX_PLANNED = 1000
 """Sessions that one plan inspects at most."""
@@ -81,7 +83,7 @@ DECIDABLE = frozenset({BlockerCode.MODEL_EFFECT_OUTCOME_UNKNOWN, BlockerCode.TOO
 class RecoveryPlanRequest(Frozen):
     """Which sessions to inspect: those named, or those of an agent (or of all) that are not at rest."""
 
-    session_ids: tuple[str, ...] = Field(default=(), max_length=MAX_PLANNED)
+    session_ids: tuple[SessionId, ...] = Field(default=(), max_length=MAX_PLANNED)
     agent_name: str | None = Field(default=None, max_length=MAX_ID)
     inactive_for_seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False, strict=True)
     """Sessions with a write more recent than this count as owned."""

@@ -118,8 +118,11 @@ class UserInputResponse(Frozen):
     session_id: str = Field(min_length=1, max_length=MAX_SESSION_ID)
     input_id: str = Field(min_length=1, max_length=MAX_ID)
     answer: str
+    """Characters that no store keeps become U+FFFD."""
     tool_round_id: str | None = None
     """Checked when given."""
     tool_call_id: str | None = None
     """Checked when given."""
     resolved_by: ResolutionActor | None = None
+
+    _answer = field_validator("answer")(_json)

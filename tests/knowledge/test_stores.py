@@ -602,6 +602,7 @@ async def test_a_bound_store_writes_within_its_scope_only(store: KnowledgeStore)
 # Equal answers
 
 
+@pytest.mark.slow
 async def test_the_handbook_is_answered_alike_by_both(both: tuple[KnowledgeStore, KnowledgeStore]) -> None:
     entries = handbook_entries()
     readers = []
@@ -625,6 +626,7 @@ def _inside(
     return [item for item in entries if scope.admits(item, START) and namespace in (None, item.namespace)]
 
 
+@pytest.mark.slow
 async def test_the_language_reference_is_answered_alike_by_both(both: tuple[KnowledgeStore, KnowledgeStore]) -> None:
     topics = python_topics()
     for item in both:

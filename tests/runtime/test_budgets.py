@@ -360,10 +360,9 @@ async def test_an_interruption_in_the_model_step_gives_back(way: str, counting: 
     view = await assert_consistent(app)
     assert (view.status, view.model_in_flight, view.reservations) == ("interrupted", False, {})
     assert await assert_books(app) == 0
-    app.services.registry.assemble("a", None).provider._enter = None  # type: ignore[attr-defined]
-    app.services.registry.assemble("a", None).provider._count = None  # type: ignore[attr-defined]
-    outcome = await run_to_completion(app, next_turn(budget_limits=(budget(),)))
-    assert (outcome.status, await assert_books(app)) == ("completed", WANTED)
+    later = make_app(Provider(["unused"]), app.session_store)
+    outcome = await run_to_completion(later, next_turn(budget_limits=(budget(),)))
+    assert (outcome.status, await assert_books(later)) == ("completed", WANTED)
 
 
 async def test_a_generator_that_is_closed_in_the_model_step_gives_back() -> None:

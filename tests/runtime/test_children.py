@@ -402,6 +402,7 @@ async def test_interrupting_a_parent_interrupts_the_whole_tree(how: str, effect:
         await other.aclose()
 
 
+@pytest.mark.slow
 async def test_a_leaf_that_does_not_heed_delays_nobody_beyond_the_grace() -> None:
     async def deaf(ctx: ToolContext, args: dict[str, Any]) -> ToolResult:
         end = asyncio.get_running_loop().time() + 1.2

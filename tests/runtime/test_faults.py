@@ -179,6 +179,7 @@ async def test_a_lock_before_the_claim_is_told_and_nothing_is_written(tmp_path: 
         assert len(tool.calls) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["stage", "close"])
 async def test_a_lock_in_the_middle_is_waited_for_while_the_lease_holds(at: str, tmp_path: Path) -> None:
     path, held = tmp_path / "s.db", asyncio.Event()
@@ -201,6 +202,7 @@ async def test_a_lock_in_the_middle_is_waited_for_while_the_lease_holds(at: str,
         await assert_consistent(app)
 
 
+@pytest.mark.slow
 async def test_a_lock_that_outlasts_the_lease_ends_the_run_and_recovery_works_afterwards(tmp_path: Path) -> None:
     path, held = tmp_path / "s.db", []
 
@@ -419,6 +421,7 @@ async def test_a_clock_that_jumps_under_a_lease(seconds: float) -> None:
 # Two owners.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", [NONE, IDEMPOTENT, EXTERNAL])
 async def test_an_owner_that_slept_past_its_lease_is_fenced_before_any_further_effect(
     effect: ToolEffect, tmp_path: Path

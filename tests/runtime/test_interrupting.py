@@ -458,6 +458,7 @@ async def test_a_call_that_never_began_is_no_unknown_outcome(effect: ToolEffect,
     await app.aclose()
 
 
+@pytest.mark.slow
 async def test_cancelling_at_every_moment_leaves_a_session_that_goes_on(tmp_path: Path) -> None:
     """Cancel after k steps of the event loop, for many k: legal, consistent, unowned, and it can be resumed."""
     store = SQLiteSessionStore(tmp_path / "s.db")

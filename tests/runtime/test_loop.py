@@ -31,11 +31,13 @@ from cayu import AgentSpec, CayuApp, Event, Message, ResumeRequest, RunRequest, 
 from cayu.environments import Environment, EnvironmentSpec
 from cayu.errors import (
     CayuError,
+    InvalidInput,
     NotRegistered,
     ProviderError,
     SessionAlreadyExists,
     SessionNotFound,
     SessionRunning,
+    StoreClosed,
     StoreFull,
 )
 from cayu.events import EventType as E
@@ -551,3 +553,34 @@ def test_a_second_process_lists_decides_and_resumes(tmp_path: Path) -> None:
 
     assert run("start") == "interrupted\n"
     assert run("resume") == "first\nsecond ['go', '', '', 'first', 'more', 'second']\n"
+
+
+async def test_an_application_that_closes_stops_also_what_has_not_claimed_its_session_yet() -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def hold(unit: Unit) -> None:
+        begun.set()
+        await go.wait()
+
+    tool = FakeTool("t")
+    store = StoreProxy(InMemorySessionStore(), before=hold)
+    app = make_app(store, [calls("t"), "done"], [tool])
+    running = asyncio.create_task(play(app.run(new_run())))
+    await begun.wait()
+    closing = asyncio.create_task(app.aclose())
+    await asyncio.sleep(0)
+    go.set()
+    await asyncio.gather(running, closing)
+    assert tool.calls == []
+    with pytest.raises(StoreClosed):
+        await play(app.run(new_run(session_id="another")))
+
+
+@pytest.mark.parametrize("where", ["memory", "sqlite"])
+async def test_an_id_that_no_store_keeps_is_refused_or_not_found(where: str, tmp_path: Path) -> None:
+    store = InMemorySessionStore() if where == "memory" else SQLiteSessionStore(tmp_path / "s.db")
+    async with make_app(store, ["done"], []) as app:
+        with pytest.raises((InvalidInput, SessionNotFound)):
+            await play(app.recover_incomplete_session("\ud800"))
+        with pytest.raises((InvalidInput, SessionNotFound)):
+            await app.get_session("\ud800")

@@ -77,6 +77,7 @@ async def test_epochs_count_claims_and_every_pause_and_end_releases() -> None:
     assert takes[0]
 
 
+@pytest.mark.slow
 async def test_a_silent_run_renews_its_lease_and_keeps_its_session() -> None:
     work, opened = gate()
     store, tool = StoreProxy(InMemorySessionStore()), FakeTool("t", work)

@@ -288,6 +288,8 @@ class _typed_errors:  # noqa: N801 - reads as the statement it is
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, sqlite3.Error) and hasattr(error, "sqlite_errorcode"):
             raise _translated(error, self._path) from error
+        if isinstance(error, UnicodeEncodeError):
+            raise InvalidInput("A name or an id holds characters that no store keeps; leave out lone surrogates.")
 
 
 def _translated(error: sqlite3.Error, path: str) -> StoreError:
