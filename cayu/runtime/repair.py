@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cayu.crashpoints import reach
 from cayu.events import EventType as E
 from cayu.runtime.admission import Standing
 from cayu.runtime.budgeting import release_open
@@ -93,6 +94,7 @@ class Repair:
             stop = limit_drafts(limit) if limit else []
             ends = drive.rounds.closing(lead, opened)
             await drive.log.commit([*lead, resumed, *ends, *stop], release=bool(stop))
+            reach("round.closed")
             return not stop
         drive.rounds.refuse(waiting, "interrupted")
         failed = view.status == SessionStatus.FAILED
