@@ -24,7 +24,7 @@ from cayu.sessions.projection import Draft
 from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.requests import InterruptSessionRequest
 from cayu.sessions.states import UNEXECUTED_WAITING, SessionStatus
-from cayu.sessions.view import SessionView
+from cayu.sessions.view import RoundView, SessionView
 
 
 class Repair:
@@ -84,25 +84,22 @@ class Repair:
         if opened is None or opened.unknown:
             await drive.log.commit(lead, release=True)
             return False
-        resumed = Draft(E.SESSION_RESUMED, {"continues": True})
-        reason = (view.interruption or {}).get("reason")
-        goes_on = reason == "manual_recovery"
-        waiting = [call.id for call in opened.calls if call.state in UNEXECUTED_WAITING and not call.code]
-        if goes_on:
-            limit = call_limit(view, await drive.services.store.now(), 0) if waiting else None
-            drive.rounds.refuse(waiting, "limit_reached" if limit else "not_started")
-            stop = limit_drafts(limit) if limit else []
-            ends = drive.rounds.closing(lead, opened)
-            await drive.log.commit([*lead, resumed, *ends, *stop], release=bool(stop))
-            reach("round.closed")
-            return not stop
-        drive.rounds.refuse(waiting, "interrupted")
-        failed = view.status == SessionStatus.FAILED
-        ended = (
-            Draft(E.SESSION_FAILED, view.error or {}) if failed else Draft(E.SESSION_INTERRUPTED, {"reason": reason})
-        )
-        await drive.log.commit([*lead, resumed, *drive.rounds.closing(lead, opened), ended], release=True)
+        lead.append(Draft(E.SESSION_RESUMED, {"continues": True}))
+        if (view.interruption or {}).get("reason") == "manual_recovery":
+            return await self._continue(drive, opened, lead)
+        drive.rounds.refuse(_waiting(opened), "interrupted")
+        await drive.log.commit([*lead, *drive.rounds.closing(lead, opened), _ended_as(view)], release=True)
         return False
+
+    async def _continue(self, drive: Drive, opened: RoundView, lead: list[Draft]) -> bool:
+        """Close the round, whose waiting calls never began, and go on unless a limit had kept them back."""
+        waiting = _waiting(opened)
+        limit = call_limit(drive.log.view, await drive.services.store.now(), 0) if waiting else None
+        drive.rounds.refuse(waiting, "limit_reached" if limit else "not_started")
+        stop = limit_drafts(limit) if limit else []
+        await drive.log.commit([*lead, *drive.rounds.closing(lead, opened), *stop], release=bool(stop))
+        reach("round.closed")
+        return not stop
 
     async def _end_lost_step(self, drive: Drive) -> bool:
         given_back = await release_open(drive.services.ledger, drive.log)
@@ -126,3 +123,14 @@ class Repair:
         if request.requested_by is not None:
             told["requested_by"] = request.requested_by.subject
         return Draft(E.RECOVERY_ITEM_EXECUTED, told)
+
+
+def _waiting(opened: RoundView) -> list[str]:
+    return [call.id for call in opened.calls if call.state in UNEXECUTED_WAITING and not call.code]
+
+
+def _ended_as(view: SessionView) -> Draft:
+    """Return the end that the session has come to already, to be written again after its round is closed."""
+    if view.status == SessionStatus.FAILED:
+        return Draft(E.SESSION_FAILED, view.error or {})
+    return Draft(E.SESSION_INTERRUPTED, {"reason": (view.interruption or {}).get("reason")})
