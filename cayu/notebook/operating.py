@@ -197,6 +197,7 @@ def _row(item: RecoveryPlanItem, need: NeededDecision | None) -> dict[str, Any]:
         "effect": str(need.tool_effect) if need and need.tool_effect else None,
         "attempt": need.attempt if need else None,
         "allowed_actions": ", ".join(need.allowed_actions) if need else None,
+        "optional": need.optional if need else None,
         "idempotency_key": need.idempotency_key if need else None,
         "arguments_digest": need.arguments_digest if need else None,
     }

@@ -121,6 +121,7 @@ SCHEMAS: dict[str, tuple[Column, ...]] = {
         Column("effect", SET, "none, idempotent, external"),
         Column("attempt", COUNT, "dispatches"),
         Column("allowed_actions", TEXT, "what may be decided"),
+        Column("optional", FLAG, "it will be found out without a decision, where that is possible"),
         Column("idempotency_key", TEXT, "under which the service may know the call"),
         Column("arguments_digest", TEXT, "SHA-256 of the arguments"),
     ),

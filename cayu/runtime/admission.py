@@ -25,12 +25,11 @@ from cayu.runtime.ownership import is_gone
 from cayu.runtime.registry import Assembly
 from cayu.sessions.fold import fold
 from cayu.sessions.projection import Draft
-from cayu.sessions.states import SessionStatus
+from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.streams import StreamState, is_owned, readable_owner
 from cayu.sessions.view import Rejected, SessionView
 
 Enter = Callable[[Drive], Awaitable[bool]]
-RUNNING = (SessionStatus.RUNNING, SessionStatus.INTERRUPTING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def repeated(enter: Enter) -> Enter:
 def refuse_running(standing: Standing) -> None:
     """Raise when the session is at work, or was cut off at work."""
     view = standing.view
-    if view.status not in RUNNING:
+    if view.status not in UNFINISHED:
         return
     if standing.owned:
         raise SessionRunning(session_id=view.row.id, owner=readable_owner(standing.state.owner))
@@ -154,7 +153,7 @@ def profile_error(
         differences=comparison.differences,
         boundary=boundary,
         reason=reason,
-        advice=_advice(comparison, clean=view.open_round is None and view.status not in RUNNING),
+        advice=_advice(comparison, clean=view.open_round is None and view.status not in UNFINISHED),
     )
 
 

@@ -14,7 +14,7 @@ from cayu.budgets.ledger import BudgetLedger, DocumentBudgetLedger
 from cayu.canonical import loads
 from cayu.clock import SystemClock
 from cayu.environments import Environment
-from cayu.errors import InvalidInput, SessionNotFound
+from cayu.errors import InvalidInput
 from cayu.events import Event
 from cayu.knowledge.store import KnowledgeStore
 from cayu.observability.sinks import EventSink
@@ -26,9 +26,11 @@ from cayu.runtime.config import RuntimeConfig
 from cayu.runtime.decisions import enter_answer, enter_approval
 from cayu.runtime.drive import Drive, Services
 from cayu.runtime.entries import enter_recovery, enter_resume, enter_run
+from cayu.runtime.lineage import head_of
+from cayu.runtime.plans import make_plan
 from cayu.runtime.profiles import ExecutionProfilePolicy
 from cayu.runtime.registry import Registry
-from cayu.runtime.restart import execute_plan, make_plan
+from cayu.runtime.restart import execute_plan
 from cayu.runtime.startup import Startup
 from cayu.sessions.plans import (
     RecoveryExecution,
@@ -53,7 +55,7 @@ from cayu.sessions.requests import (
     ToolApprovalRequest,
     UserInputResponse,
 )
-from cayu.sessions.streams import HeadQuery, ItemQuery, SessionStore
+from cayu.sessions.streams import ItemQuery, SessionStore
 from cayu.storage.memory import InMemorySessionStore
 from cayu.tools.policy import ToolPolicy
 from cayu.tools.reconcilers import ToolEffectReconciler
@@ -210,10 +212,7 @@ class CayuApp:
 
     async def get_session(self, session_id: str) -> Session:
         """Return one session's record. Raises `SessionNotFound`."""
-        page = await self.session_store.heads(HeadQuery(session_id=session_id, limit=1))
-        if not page.rows:
-            raise SessionNotFound(session_id=session_id)
-        return session_record(page.rows[0])
+        return session_record(await head_of(self.session_store, session_id))
 
     async def aclose(self) -> None:
         """Interrupt what still runs in this application, then close the stores it was given; safe to call twice."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from cayu.budgets.ledger import Amount, BudgetLedger, amount_of
-from cayu.errors import BudgetExceeded, CayuError, ProviderError, StoreError
+from cayu.errors import BudgetExceeded, CayuError, InvalidInput, ProviderError, StoreError
 from cayu.events import EventType as E
 from cayu.providers.base import ModelProvider, ModelRequest
 from cayu.runtime.log import SessionLog
@@ -55,8 +55,8 @@ class StepBudget:
             drafts = [await self._set_aside(name, tokens) for name in self._held]
             await self._log.commit([*drafts, start])
         except BudgetExceeded as refused:
-            await self._give_back()
-            await self._log.commit(self._refusal(refused), release=True)
+            kept = await self._give_back()
+            await self._log.commit([*kept, *self._refusal(refused)], release=True)
             return False
         except CayuError:
             await finish(self._give_back())
@@ -71,10 +71,9 @@ class StepBudget:
     async def _set_aside(self, name: str, tokens: int) -> Draft:
         budget_id, limit = self._held[name]
         wanted = amount_of(limit, tokens, limit.reserve_output_tokens)
-        await self._log.insist(lambda: self._ledger.reserve(budget_id, name, wanted, limit))
         self._wanted[name] = wanted
-        told = {"budget_id": budget_id, "reservation_id": name, "tokens": wanted.tokens, "cost": str(wanted.cost)}
-        return Draft(E.BUDGET_RESERVED, told)
+        await self._log.insist(lambda: self._ledger.reserve(budget_id, name, wanted, limit))
+        return _reserved(budget_id, name, wanted)
 
     async def reconcile(self, usage: dict[str, int]) -> list[Draft]:
         """Turn the reservations into what was used; without a report from the provider, into what was set aside."""
@@ -87,12 +86,17 @@ class StepBudget:
     async def _settle(self, name: str) -> Draft:
         return await _settled(self._ledger, self._held[name][0], name, self.spent[name])
 
-    async def _give_back(self) -> None:
-        try:
-            for name, (budget_id, _) in self._held.items():
+    async def _give_back(self) -> list[Draft]:
+        """Release what was set aside; return what is to be written of that which could not be given back now."""
+        kept = []
+        for name, wanted in self._wanted.items():
+            budget_id = self._held[name][0]
+            try:
                 await self._ledger.release(budget_id, name)
-        except StoreError as unreachable:
-            _warn(self._log.view, unreachable)
+            except StoreError as unreachable:
+                _warn(self._log.view, unreachable)
+                kept.append(_reserved(budget_id, name, wanted))
+        return kept
 
 
 async def release_open(ledger: BudgetLedger, log: SessionLog, spent: Mapping[str, Amount] | None = None) -> list[Draft]:
@@ -136,6 +140,13 @@ async def _counted(provider: ModelProvider, request: ModelRequest) -> int:
         raise ProviderError(code=type(error).__name__) from error
 
 
+def check_budgets(limits: Sequence[BudgetLimit], causal_budget_id: str | None) -> None:
+    """Refuse two limits on one account: a step would be charged to it twice."""
+    names = [limit.budget_id or causal_budget_id for limit in limits]
+    if len(set(names)) < len(names):
+        raise InvalidInput("Two budget limits name one budget; give it one limit, which may cap tokens and cost.")
+
+
 def _holdings(log: SessionLog) -> dict[str, tuple[str, BudgetLimit]]:
     """Return the reservations of the coming model step: id -> (budget id, limit)."""
     row, step, epoch = log.view.row, log.view.model_steps + 1, log.lease.epoch
@@ -149,6 +160,11 @@ async def _settled(ledger: BudgetLedger, budget_id: str, name: str, spent: Amoun
     """Charge what was spent, as often as it takes, and return what is written of it."""
     await ledger.reconcile(budget_id, name, spent)
     return _reconciled(budget_id, name, {"tokens": spent.tokens, "cost": str(spent.cost)})
+
+
+def _reserved(budget_id: str, reservation: str, wanted: Amount) -> Draft:
+    told = {"budget_id": budget_id, "reservation_id": reservation, "tokens": wanted.tokens, "cost": str(wanted.cost)}
+    return Draft(E.BUDGET_RESERVED, told)
 
 
 def _reconciled(budget_id: str, reservation: str, told: dict[str, Any]) -> Draft:

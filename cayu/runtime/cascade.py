@@ -6,13 +6,14 @@ by the next startup. Sessions whose process is lost are closed here, the younges
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from cayu.canonical import dumps
-from cayu.errors import IllegalTransition, SessionNotRunning, SessionRunning
+from cayu.errors import IllegalTransition, InvalidSessionLog, SessionNotRunning, SessionRunning
 from cayu.events import Event
-from cayu.runtime.admission import RUNNING, Standing, stand
+from cayu.runtime.admission import Standing, stand
 from cayu.runtime.drive import Drive, Services
 from cayu.runtime.entries import enter_closing, interrupt_draft
 from cayu.runtime.lineage import descendants
@@ -20,6 +21,8 @@ from cayu.runtime.log import build_event
 from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.requests import InterruptSessionRequest
 from cayu.sessions.streams import Record, Unit
+
+logger = logging.getLogger("cayu.runtime")
 
 
 async def interrupt_tree(services: Services, request: InterruptSessionRequest) -> AsyncIterator[Event]:
@@ -42,12 +45,6 @@ async def interrupt_tree(services: Services, request: InterruptSessionRequest) -
             yield event
 
 
-async def stop_below(services: Services, root_id: str) -> None:
-    """Stop everything that works for a session which is being interrupted."""
-    async for _ in _stop_below(services, InterruptSessionRequest(session_id=root_id)):
-        pass
-
-
 async def _stop_below(services: Services, request: InterruptSessionRequest) -> AsyncIterator[Event]:
     for head in reversed(await descendants(services.store, request.session_id)):
         if head.state.status not in UNFINISHED:
@@ -58,6 +55,8 @@ async def _stop_below(services: Services, request: InterruptSessionRequest) -> A
                 yield event
         except SessionNotRunning:
             continue  # it has ended meanwhile
+        except InvalidSessionLog:
+            logger.warning("session %s below %s cannot be read, and stays as it is", head.row.id, request.session_id)
 
 
 async def _stop(services: Services, request: InterruptSessionRequest, root_id: str) -> AsyncIterator[Event]:
@@ -83,7 +82,7 @@ def _is_at_work(services: Services, standing: Standing) -> bool:
 
 
 def _refuse_rest(standing: Standing) -> None:
-    if standing.view.status not in RUNNING:
+    if standing.view.status not in UNFINISHED:
         raise SessionNotRunning(session_id=standing.view.row.id, status=standing.view.status)
 
 

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 
-from cayu.errors import CayuError, SessionNotFound
+from cayu.errors import CayuError, InvalidSessionLog, SessionNotFound
 from cayu.messages import Message
 from cayu.runtime.admission import Enter, Standing, stand
 from cayu.runtime.drive import Drive
@@ -16,7 +16,7 @@ from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.requests import RunRequest
 from cayu.sessions.view import CallView, SessionView
 from cayu.shielding import outlast
-from cayu.tools.reconcilers import ToolOutcomeUnknown
+from cayu.tools.reconcilers import ChildStopped
 from cayu.tools.spec import ChildOutcome, ChildSessions, ChildTask
 from cayu.tools.subagents import child_outcome, child_session_id
 
@@ -38,6 +38,8 @@ class ChildRunner(ChildSessions):
         """Run the child, or go on with it where it stands; a cancellation interrupts it."""
         try:
             standing = await self._free()
+        except InvalidSessionLog as unreadable:
+            raise ChildStopped from unreadable
         except SessionNotFound:
             refusal = await self._too_deep()
             if refusal is not None:
@@ -45,7 +47,7 @@ class ChildRunner(ChildSessions):
             return await self._drive(enter_run(self._request(task)))
         if standing.view.status in UNFINISHED:
             return await self._drive(enter_recovery(self._id))
-        return child_outcome(standing.view)
+        return _ended(standing.view)
 
     async def _free(self) -> Standing:
         """Return the child once nobody else works on it: it has ended, or its owner's lease has run out."""
@@ -74,15 +76,15 @@ class ChildRunner(ChildSessions):
     async def _not_run(self, error: CayuError) -> ChildOutcome:
         """Return why there is no child; one that has begun and cannot go on here may have acted."""
         try:
-            outcome = await self._stopped()
+            return await self._stopped()
         except SessionNotFound:
             return ChildOutcome(self._id, "not run", "", type(error).__name__)
-        if outcome.status in UNFINISHED:
-            raise ToolOutcomeUnknown from error
-        return outcome
+        except (ChildStopped, InvalidSessionLog) as stopped:
+            raise ChildStopped from stopped
 
     async def _stopped(self) -> ChildOutcome:
-        return child_outcome((await stand(self._services, self._id)).view)
+        """Return where the child has come to. Raises `ChildStopped` while it waits for somebody."""
+        return _ended((await stand(self._services, self._id)).view)
 
     async def _too_deep(self) -> ChildOutcome | None:
         row = self._parent.log.view.row
@@ -104,3 +106,10 @@ class ChildRunner(ChildSessions):
             parent_session_id=view.row.id,
             causal_budget_id=view.row.causal_budget_id,
         )
+
+
+def _ended(view: SessionView) -> ChildOutcome:
+    """Return how a child has ended. Raises `ChildStopped` for one that is at work, or waits for somebody."""
+    if view.status in UNFINISHED or view.open_round is not None:
+        raise ChildStopped
+    return child_outcome(view)

@@ -21,7 +21,8 @@ class RuntimeConfig:
     cancel_grace_seconds: float = 5.0
     """How long an interrupted tool may take to give its result after all."""
     tool_timeout_seconds: float | None = None
-    """How long a call may run before it is cut off, which leaves its outcome to be found out; None sets no end."""
+    """How long a call may run before it is cut off, which leaves its outcome to be found out; None sets no end.
+    A call that runs a child session is cut off as well."""
     reconcile_timeout_seconds: float = 30.0
     """How long a reconciler may take."""
     max_child_depth: int = 4

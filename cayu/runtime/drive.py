@@ -287,7 +287,7 @@ class Drive:
             await self.rounds.stop()
 
     async def _fail(self, error: Exception) -> None:
-        logger.exception("the runtime failed in session %s", self.log.view.row.id)
+        logger.error("the runtime failed in session %s", self.log.view.row.id, exc_info=error)
         try:
             drafts = await self.rounds.stop()
             drafts += await self._give_back()

@@ -6,10 +6,9 @@ import secrets
 from collections.abc import Sequence
 
 from cayu.crashpoints import reach
-from cayu.errors import SessionAwaitingHuman, SessionNotFound, SessionNotRunning, SessionRunning
+from cayu.errors import SessionAwaitingHuman, SessionNotRunning, SessionRunning
 from cayu.events import EventType as E
 from cayu.runtime.admission import (
-    RUNNING,
     Enter,
     check_profile,
     refuse_lost_step,
@@ -18,20 +17,20 @@ from cayu.runtime.admission import (
     repeated,
     stand,
 )
-from cayu.runtime.budgeting import release_open
+from cayu.runtime.budgeting import check_budgets, release_open
 from cayu.runtime.drive import Drive
-from cayu.runtime.lineage import cascade_drafts
+from cayu.runtime.lineage import cascade_drafts, head_of
 from cayu.runtime.ownership import RECOVERING
 from cayu.runtime.planning import refused
 from cayu.runtime.profiles import ExecutionProfilePolicy, admit_profile, refuse_unclean
-from cayu.runtime.rounds import lost
+from cayu.runtime.rounds import is_closed, lost
 from cayu.sessions.fold import ahead
 from cayu.sessions.limits import ACCOUNTING
 from cayu.sessions.projection import Draft
-from cayu.sessions.recovery import CallRecovery, Registrations, SessionRecovery, plan_recovery
+from cayu.sessions.recovery import UNFINISHED, CallRecovery, Registrations, SessionRecovery, plan_recovery
 from cayu.sessions.requests import InterruptSessionRequest, ResumeRequest, RunRequest
 from cayu.sessions.states import UNEXECUTED_WAITING
-from cayu.sessions.streams import HeadQuery, StreamRow, readable_owner
+from cayu.sessions.streams import StreamRow, readable_owner
 from cayu.sessions.view import CallView, RoundView, SessionView
 
 
@@ -55,6 +54,7 @@ def enter_run(request: RunRequest) -> Enter:
             labels=request.labels,
             metadata=request.metadata,
         )
+        check_budgets(request.budget_limits, row.causal_budget_id)
         drive.attach(SessionView(row), assembly, create=row)
         started = {"profile": assembly.profile.as_json(), **_run_of(request)}
         await drive.log.commit([Draft(E.SESSION_STARTED, started)])
@@ -71,6 +71,7 @@ def enter_resume(request: ResumeRequest, policy: ExecutionProfilePolicy | None) 
         standing = await stand(drive.services, request.session_id)
         view = standing.view
         assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
+        check_budgets(request.budget_limits, view.row.causal_budget_id)
         refuse_unclean(standing, assembly, request.profile_adoption)
         refuse_running(standing)
         refuse_unknown(standing)
@@ -99,7 +100,7 @@ def enter_recovery(session_id: str) -> Enter:
     async def enter(drive: Drive) -> bool:
         standing = await stand(drive.services, session_id)
         view = standing.view
-        if view.status not in RUNNING:
+        if view.status not in UNFINISHED:
             refuse_unknown(standing)
             raise SessionNotRunning(session_id=session_id, status=view.status)
         if standing.owned:
@@ -119,7 +120,7 @@ def enter_closing(request: InterruptSessionRequest, cascade_root: str) -> Enter:
     async def enter(drive: Drive) -> bool:
         standing = await stand(drive.services, request.session_id)
         view = standing.view
-        if view.status not in RUNNING:
+        if view.status not in UNFINISHED:
             raise SessionNotRunning(session_id=view.row.id, status=view.status)
         if standing.owned:
             raise SessionRunning(session_id=view.row.id, owner=readable_owner(standing.state.owner))
@@ -172,10 +173,10 @@ async def _ending(drive: Drive, plan: SessionRecovery, settled: Sequence[Draft] 
         return [*beside, Draft(E.SESSION_INTERRUPTED, ended)]
     lead, after = _gone(drive, plan, settled)
     lead += await drive.rounds.settle(after, lead)
-    ends = drive.rounds.closing(lead, after)
-    if not ends:
+    lead += drive.rounds.closing(lead, after)
+    if not is_closed(lead):
         ended |= {"needs": "manual_recovery", "tool_round_id": after.id}
-    return [*lead, *ends, *beside, Draft(E.SESSION_INTERRUPTED, ended)]
+    return [*lead, *beside, Draft(E.SESSION_INTERRUPTED, ended)]
 
 
 async def recover(drive: Drive, attribution: Sequence[Draft] = (), settled: Sequence[Draft] = ()) -> bool:
@@ -225,10 +226,8 @@ async def _budget_of(drive: Drive, request: RunRequest) -> str | None:
     """Return the causal budget that is asked for, or the parent's. Raises `SessionNotFound` for a parent unknown."""
     if request.parent_session_id is None:
         return request.causal_budget_id
-    page = await drive.services.store.heads(HeadQuery(session_id=request.parent_session_id, limit=1))
-    if not page.rows:
-        raise SessionNotFound(session_id=request.parent_session_id)
-    return request.causal_budget_id or page.rows[0].row.causal_budget_id
+    parent = await head_of(drive.services.store, request.parent_session_id)
+    return request.causal_budget_id or parent.row.causal_budget_id
 
 
 def _run_of(request: RunRequest | ResumeRequest) -> dict[str, object]:

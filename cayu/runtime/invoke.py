@@ -12,9 +12,10 @@ from cayu.canonical import dumps, normalise
 from cayu.crashpoints import reach
 from cayu.errors import NotJson
 from cayu.runtime.config import RuntimeConfig
+from cayu.sessions.projection import CHILD_STOPPED
 from cayu.sessions.texts import CUT_OFF, UNSTORABLE
 from cayu.sessions.view import CallResult
-from cayu.tools.reconcilers import ToolOutcomeUnknown
+from cayu.tools.reconcilers import ChildStopped, ToolOutcomeUnknown
 from cayu.tools.spec import Tool, ToolContext, ToolResult
 
 logger = logging.getLogger("cayu.tools")
@@ -23,8 +24,13 @@ MAX_EXCEPTION_TEXT = 2000
 """Characters of an exception's own words that the model reads."""
 
 
-CUT_OFF_CODES = frozenset({"timed_out", "cancelled_itself", "outcome_unknown"})
+CUT_OFF_CODES = frozenset({"timed_out", "cancelled_itself", "outcome_unknown", CHILD_STOPPED})
 """Codes of calls that were cut off: a NONE call has failed, any other may have acted."""
+
+
+CUT_OFF_HERE: set[str] = set()
+"""Calls that this process has cut off, by id. A thread of theirs may be at work still, as long as the process lives, so
+that nobody here can say that they have not acted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,8 @@ async def invoke(tool: Tool, ctx: ToolContext, args: dict[str, Any], config: Run
         given = await _bounded(tool.run(ctx, args), config)
     except TimeoutError:
         return cut_off("timed_out")
+    except ChildStopped:
+        return cut_off(CHILD_STOPPED)
     except ToolOutcomeUnknown:
         return cut_off("outcome_unknown")
     except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):

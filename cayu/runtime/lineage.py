@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 
-from cayu.errors import StoreError
+from cayu.errors import SessionNotFound, StoreError
 from cayu.events import EventType as E
 from cayu.sessions.projection import Draft
 from cayu.sessions.recovery import UNFINISHED
@@ -16,6 +16,14 @@ logger = logging.getLogger("cayu.runtime")
 PAGE = 200
 MOST_GENERATIONS = 64
 """How far up or down a tree is followed."""
+
+
+async def head_of(store: SessionStore, session_id: str) -> StreamHead:
+    """Return the head of one session. Raises `SessionNotFound`."""
+    page = await store.heads(HeadQuery(session_id=session_id, limit=1))
+    if not page.rows:
+        raise SessionNotFound(session_id=session_id)
+    return page.rows[0]
 
 
 async def children(store: SessionStore, session_id: str) -> AsyncIterator[StreamHead]:
@@ -50,8 +58,10 @@ async def ancestors(store: SessionStore, parent_id: str | None) -> list[str]:
     found: list[str] = []
     while parent_id is not None and parent_id not in found and len(found) < MOST_GENERATIONS:
         found.append(parent_id)
-        page = await store.heads(HeadQuery(session_id=parent_id, limit=1))
-        parent_id = page.rows[0].row.parent_session_id if page.rows else None
+        try:
+            parent_id = (await head_of(store, parent_id)).row.parent_session_id
+        except SessionNotFound:
+            break
     return found
 
 

@@ -13,10 +13,11 @@ from cayu.errors import (
 from cayu.events import EventType as E
 from cayu.identity import ExecutionProfileAdoptionIntent, ProfileComparison, compare_profiles
 from cayu.messages import Frozen
-from cayu.runtime.admission import RUNNING, Standing, profile_error, record_refusal
+from cayu.runtime.admission import Standing, profile_error, record_refusal
 from cayu.runtime.drive import Drive
 from cayu.runtime.registry import Assembly
 from cayu.sessions.projection import Draft
+from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.view import SessionView
 
 BOUNDARY = "resume"
@@ -76,7 +77,7 @@ async def admit_profile(
 def refuse_unclean(standing: Standing, assembly: Assembly, intent: ExecutionProfileAdoptionIntent | None) -> None:
     """Raise when an adoption is asked for and needed while work of the session is unfinished."""
     view = standing.view
-    if intent is None or standing.owned or not (view.status in RUNNING or view.open_round is not None):
+    if intent is None or standing.owned or not (view.status in UNFINISHED or view.open_round is not None):
         return
     comparison = compare_profiles(view.profile, assembly.profile)
     if not comparison.equal:

@@ -23,7 +23,7 @@ from cayu.sessions.plans import (
 from cayu.sessions.projection import Draft
 from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.requests import InterruptSessionRequest
-from cayu.sessions.states import UNEXECUTED_WAITING, SessionStatus
+from cayu.sessions.states import CallState, SessionStatus
 from cayu.sessions.view import RoundView, SessionView
 
 
@@ -38,9 +38,12 @@ class Repair:
         self.item = item
         self.depth = depth
         self._stopping = stopping
+        self.writes = False
+        """False when the session only waits for outcomes, and none was found out."""
         self._settled: list[Draft] = []
         self._decisions = request.decided(item.session_id)
-        self.action = self._decisions[0].action if self._decisions else item.action
+        actions = {decision.action for decision in self._decisions}
+        self.action = actions.pop() if len(actions) == 1 else item.action
 
     async def check(self, services: Services, view: SessionView) -> None:
         """Ask reconcilers, and hold the decisions against what they and the receipts say; writes nothing.
@@ -48,6 +51,7 @@ class Repair:
         Raises `ContradictoryEvidence`.
         """
         opened = view.open_round
+        self.writes = view.status in UNFINISHED
         if opened is None or self.action in MODEL_ACTIONS:
             return
         assembly = services.registry.assemble(view.row.agent_name, view.row.environment_name)
@@ -58,6 +62,7 @@ class Repair:
             *await settler.by_decisions(opened.id, opened.calls, self._decisions, actor),
             *await settler.by_reconcilers(opened.id, rest),
         ]
+        self.writes = self.writes or bool(self._settled)
 
     async def enter(self, drive: Drive, standing: Standing) -> bool:
         """Enter the session, which is as the plan found it."""
@@ -73,10 +78,6 @@ class Repair:
             return await recover(drive, [self._attribution()], self._settled)
         return await self._go_on(drive)
 
-    def writes(self, view: SessionView) -> bool:
-        """False when the session only waits for outcomes, and none was found out."""
-        return bool(self._settled) or view.status in UNFINISHED or self.action in MODEL_ACTIONS
-
     async def _go_on(self, drive: Drive) -> bool:
         """Settle calls of a session that waits: the last one lets the run go on, or closes what has ended."""
         view, lead = drive.log.view, [self._attribution(), *self._settled]
@@ -87,15 +88,13 @@ class Repair:
         lead.append(Draft(E.SESSION_RESUMED, {"continues": True}))
         if (view.interruption or {}).get("reason") == "manual_recovery":
             return await self._continue(drive, opened, lead)
-        drive.rounds.refuse(_waiting(opened), "interrupted")
         await drive.log.commit([*lead, *drive.rounds.closing(lead, opened), _ended_as(view)], release=True)
         return False
 
     async def _continue(self, drive: Drive, opened: RoundView, lead: list[Draft]) -> bool:
-        """Close the round, whose waiting calls never began, and go on unless a limit had kept them back."""
-        waiting = _waiting(opened)
-        limit = call_limit(drive.log.view, await drive.services.store.now(), 0) if waiting else None
-        drive.rounds.refuse(waiting, "limit_reached" if limit else "not_started")
+        """Close the round and go on, unless a limit had kept a call of it back."""
+        skipped = any(call.state == CallState.SKIPPED for call in opened.calls)
+        limit = call_limit(drive.log.view, await drive.services.store.now(), 0) if skipped else None
         stop = limit_drafts(limit) if limit else []
         await drive.log.commit([*lead, *drive.rounds.closing(lead, opened), *stop], release=bool(stop))
         reach("round.closed")
@@ -123,10 +122,6 @@ class Repair:
         if request.requested_by is not None:
             told["requested_by"] = request.requested_by.subject
         return Draft(E.RECOVERY_ITEM_EXECUTED, told)
-
-
-def _waiting(opened: RoundView) -> list[str]:
-    return [call.id for call in opened.calls if call.state in UNEXECUTED_WAITING and not call.code]
 
 
 def _ended_as(view: SessionView) -> Draft:

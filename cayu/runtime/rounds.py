@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from cayu.canonical import dumps, loads
@@ -17,7 +17,7 @@ from cayu.crashpoints import reach
 from cayu.effects import ToolEffect, idempotency_key
 from cayu.events import EventType as E
 from cayu.runtime.config import RuntimeConfig
-from cayu.runtime.invoke import CUT_OFF_CODES, Outcome, cut_off, forget, invoke
+from cayu.runtime.invoke import CUT_OFF_CODES, CUT_OFF_HERE, Outcome, cut_off, forget, invoke
 from cayu.runtime.log import SessionLog
 from cayu.runtime.planning import APPROVAL, POLICY_FAILED, authorize
 from cayu.runtime.registry import Assembly
@@ -25,7 +25,7 @@ from cayu.runtime.settlement import Settler
 from cayu.sessions.limits import call_limit
 from cayu.sessions.projection import FAILED_CODES, Draft
 from cayu.sessions.records import session_record
-from cayu.sessions.states import UNEXECUTED_WAITING, CallState
+from cayu.sessions.states import TERMINAL_CALLS, UNEXECUTED_WAITING, CallState
 from cayu.sessions.streams import StreamHead
 from cayu.sessions.texts import LOST, UNEXECUTED, unexecuted
 from cayu.sessions.view import CallResult, CallView, RoundView, SessionView
@@ -99,7 +99,7 @@ class RoundRunner:
             while self._ended:
                 task = self._ended.popleft()
                 call = self._round.call(self._running.pop(task))
-                staged = self._finished[call.id] = _stage(call, _outcome(task))
+                staged = self._finished[call.id] = self._staged(call, _outcome(task))
                 starts = await self._starts(self._round, self._log.view, reauthorize=True)
                 if self._launch_next or self._running:
                     await self._log.commit([staged, *starts])
@@ -143,11 +143,18 @@ class RoundRunner:
         if task is not None and task.done() and not task.cancelled():
             outcome = _outcome(task)
             if was_cancelled and outcome.code == "raised" and call.effect is not ToolEffect.NONE:
+                CUT_OFF_HERE.add(call.id)
                 return lost(call)
-            return _stage(call, outcome)
+            return self._staged(call, outcome)
         if task is not None:
+            CUT_OFF_HERE.add(call.id)
             task.add_done_callback(forget)
         return lost(call)
+
+    def _staged(self, call: CallView, outcome: Outcome) -> Draft:
+        if outcome.code in CUT_OFF_CODES:
+            CUT_OFF_HERE.add(call.id)
+        return _stage(call, outcome)
 
     async def settle(self, opened: RoundView, drafts: Sequence[Draft]) -> list[Draft]:
         """Ask reconcilers about the calls that `drafts` leave unknown; return what settles those that they know."""
@@ -159,20 +166,29 @@ class RoundRunner:
         self._refusals.update((call_id, (code, None)) for call_id in call_ids)
 
     def closing(self, staged: Sequence[Draft], opened: RoundView) -> list[Draft]:
-        """Return the terminal events in model order and the receipt, or nothing while an outcome is unknown."""
+        """Return the terminal events in model order, and the receipt.
+
+        While an outcome is unknown only the calls that never run are ended, and the round stays open.
+        """
         results = {draft.payload["tool_call_id"]: draft for draft in staged if draft.type in _RESULTS}
-        if _unknown(opened, staged):
-            return []
-        ends = [self._end(call, results.get(call.id)) for call in opened.calls]
+        unknown = _unknown(opened, staged)
+        over = [call for call in opened.calls if call.state in TERMINAL_CALLS]
+        ends = [
+            self._end(call, results.get(call.id))
+            for call in opened.calls
+            if call not in over and (not unknown or _never_runs(call, results))
+        ]
+        if unknown:
+            return ends
         receipt = {"tool_round_id": opened.id, "executed": sum(end.payload["executed"] for end in ends)}
-        return [*ends, Draft(E.ROUND_COMMITTED, receipt | {"calls": len(ends)})]
+        return [*ends, Draft(E.ROUND_COMMITTED, receipt | {"calls": len(opened.calls)})]
 
     async def _close(self, lead: list[Draft], opened: RoundView) -> None:
         lead = [*lead, *await self.settle(opened, lead)]
-        ends = self.closing(lead, opened)
-        if ends:
+        lead += self.closing(lead, opened)
+        if is_closed(lead):
             stop = limit_drafts(self._limit) if self._limit else []
-            await self._log.commit([*lead, *ends, *stop], opened=opened, release=bool(stop))
+            await self._log.commit([*lead, *stop], opened=opened, release=bool(stop))
             reach("round.closed")
         else:
             paused = Draft(E.SESSION_INTERRUPTED, {"reason": "manual_recovery", "tool_round_id": opened.id})
@@ -300,6 +316,15 @@ def _unknown(opened: RoundView, drafts: Iterable[Draft]) -> set[str]:
         elif draft.type == E.EFFECT_RECONCILED:
             names.discard(draft.payload["tool_call_id"])
     return names
+
+
+def _never_runs(call: CallView, results: Collection[str]) -> bool:
+    return call.state not in (CallState.STARTED, CallState.STAGED, CallState.UNKNOWN) and call.id not in results
+
+
+def is_closed(drafts: Iterable[Draft]) -> bool:
+    """True when the drafts close their round."""
+    return any(draft.type == E.ROUND_COMMITTED for draft in drafts)
 
 
 _RESULTS = frozenset({E.TOOL_STAGED, E.EFFECT_RECONCILED})

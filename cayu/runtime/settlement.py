@@ -12,10 +12,10 @@ from typing import Any
 
 from cayu.canonical import dumps, fingerprint, loads, same
 from cayu.effects import EffectOutcome, idempotency_key
-from cayu.errors import ContradictoryEvidence
+from cayu.errors import ContradictoryEvidence, InvalidSessionLog
 from cayu.events import EventType as E
 from cayu.runtime.config import RuntimeConfig
-from cayu.runtime.invoke import kept_outcome
+from cayu.runtime.invoke import CUT_OFF_HERE, kept_outcome
 from cayu.runtime.registry import Assembly
 from cayu.sessions.fold import fold
 from cayu.sessions.plans import RecoveryAction, RecoveryDecision
@@ -44,7 +44,13 @@ NOT_KNOWN = Reconciliation(outcome=EffectOutcome.UNKNOWN)
 class Settler:
     """Finds out what became of calls of one session."""
 
-    def __init__(self, row: StreamRow, assembly: Assembly, config: RuntimeConfig, store: SessionStore) -> None:
+    def __init__(
+        self,
+        row: StreamRow,
+        assembly: Assembly,
+        config: RuntimeConfig,
+        store: SessionStore,
+    ) -> None:
         self._row = row
         self._store = store
         self._assembly = assembly
@@ -135,7 +141,8 @@ class Settler:
             )
             return NOT_KNOWN
         if isinstance(answer, Reconciliation):
-            return answer
+            early = answer.outcome is EffectOutcome.FAILED and call.id in CUT_OFF_HERE
+            return NOT_KNOWN if early else answer
         logger.error("the reconciler of %s answered no Reconciliation in session %s", call.name, self._row.id)
         return NOT_KNOWN
 
@@ -146,8 +153,11 @@ class Settler:
         if loaded is None:
             never = isinstance(tool, SubagentTool)
             return Reconciliation(outcome=EffectOutcome.FAILED) if never else NOT_KNOWN
-        view = fold(loaded.head.row, loaded.records)
-        if view.status in UNFINISHED:
+        try:
+            view = fold(loaded.head.row, loaded.records)
+        except InvalidSessionLog:
+            return NOT_KNOWN
+        if view.status in UNFINISHED or view.open_round is not None:
             return NOT_KNOWN
         bound = tool.max_answer_characters if isinstance(tool, SubagentTool) else MAX_ANSWER_CHARACTERS
         result = child_result(child_outcome(view), bound)

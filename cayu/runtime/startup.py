@@ -1,4 +1,4 @@
-"""The sweep at startup: interruptions that a crash has cut off are brought to their end, each by itself.
+"""The sweep at startup: interruptions that a crash has cut off are brought to their end, and what had to stay is told.
 
 A session that cannot be brought to rest here - its registrations have changed, an outcome is unknown, somebody has it
 in hand - keeps its log as it is and is reported with fixed codes. What is wrong with the store fails the sweep.
@@ -7,48 +7,21 @@ in hand - keeps its log as it is and is reported with fixed codes. What is wrong
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 
-from cayu.errors import (
-    ExecutionProfileError,
-    InvalidSessionLog,
-    MissingBinding,
-    NotRegistered,
-    SessionNeedsRecovery,
-    SessionNotRunning,
-    SessionRunning,
-)
+from cayu.errors import InvalidSessionLog, SessionNotFound
 from cayu.runtime.admission import stand
-from cayu.runtime.cascade import ask_to_stop
-from cayu.runtime.drive import Drive, Services
-from cayu.runtime.entries import enter_recovery
-from cayu.runtime.lineage import descendants
-from cayu.runtime.restart import Inspection, inspect
-from cayu.sessions.plans import (
-    MAX_BLOCKED,
-    BlockedSession,
-    BlockerCode,
-    RecoveryPlanItem,
-    StartupRecoveryResult,
-)
-from cayu.sessions.recovery import UNFINISHED
-from cayu.sessions.requests import InterruptSessionRequest
+from cayu.runtime.drive import Services
+from cayu.runtime.lineage import head_of
+from cayu.runtime.plans import Inspection, inspect
+from cayu.runtime.sweep import Blocked, end_below, end_interrupted
+from cayu.sessions.plans import MAX_BLOCKED, BlockedSession, StartupRecoveryResult
 from cayu.sessions.states import SessionStatus
 from cayu.sessions.streams import HeadQuery, StreamHead
+from cayu.sessions.view import SessionView
 
 PAGE = 200
 BY_HUMAN = frozenset({"interrupt_requested", "cancelled"})
 """Reasons of an interruption that reaches the sessions below."""
-
-_CODES: tuple[tuple[type[Exception], BlockerCode], ...] = (
-    (ExecutionProfileError, BlockerCode.REGISTRATION_INCOMPATIBLE),
-    (NotRegistered, BlockerCode.REGISTRATION_UNAVAILABLE),
-    (MissingBinding, BlockerCode.REGISTRATION_UNAVAILABLE),
-    (SessionNeedsRecovery, BlockerCode.MODEL_EFFECT_OUTCOME_UNKNOWN),
-    (SessionRunning, BlockerCode.ACTIVE_EXECUTION_OWNER),
-    (InvalidSessionLog, BlockerCode.INVALID_DURABLE_STATE),
-)
-"""What may turn out after a root was planned, with the code under which it is reported."""
 
 
 class Startup:
@@ -56,7 +29,7 @@ class Startup:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._blocked: dict[str, tuple[BlockerCode, ...]] = {}
+        self._blocked: Blocked = {}
         self.result = StartupRecoveryResult()
 
     async def sweep(self) -> int:
@@ -94,11 +67,10 @@ class Startup:
     async def _roots(self) -> AsyncIterator[str]:
         """Yield the sessions that are being interrupted, then those whose interrupted parent has left them at work."""
         async for head in self._heads(SessionStatus.INTERRUPTING):
-            if head.row.parent_session_id is None or not await self._is_stopped(head.row.parent_session_id):
+            if not await self._is_reached_from_above(head):
                 yield head.row.id
         async for head in self._heads(SessionStatus.RUNNING):
-            parent = head.row.parent_session_id
-            if parent is not None and await self._was_interrupted(parent):
+            if head.row.parent_session_id is not None and await self._was_left_behind(head):
                 yield head.row.id
 
     async def _heads(self, status: SessionStatus) -> AsyncIterator[StreamHead]:
@@ -111,56 +83,38 @@ class Startup:
             if after is None:
                 return
 
-    async def _is_stopped(self, parent_id: str) -> bool:
+    async def _is_reached_from_above(self, head: StreamHead) -> bool:
         """True when the parent is being interrupted too, so that its own turn reaches the child."""
-        page = await self._services.store.heads(HeadQuery(session_id=parent_id, limit=1))
-        return bool(page.rows) and page.rows[0].state.status == SessionStatus.INTERRUPTING
-
-    async def _was_interrupted(self, parent_id: str) -> bool:
-        try:
-            view = (await stand(self._services, parent_id)).view
-        except InvalidSessionLog:
+        if head.row.parent_session_id is None:
             return False
-        reason = (view.interruption or {}).get("reason")
-        return view.status == SessionStatus.INTERRUPTED and reason in BY_HUMAN
+        try:
+            parent = await head_of(self._services.store, head.row.parent_session_id)
+        except SessionNotFound:
+            return False
+        return parent.state.status == SessionStatus.INTERRUPTING
+
+    async def _was_left_behind(self, head: StreamHead) -> bool:
+        """True when the parent was interrupted while the child's present run was under way already."""
+        parent, child = await self._view(head.row.parent_session_id), await self._view(head.row.id)
+        if parent is None or child is None or parent.interrupted_at is None:
+            return False
+        reason = (parent.interruption or {}).get("reason")
+        interrupted = parent.status == SessionStatus.INTERRUPTED and reason in BY_HUMAN
+        return interrupted and child.run.started_at <= parent.interrupted_at
+
+    async def _view(self, session_id: str | None) -> SessionView | None:
+        try:
+            return (await stand(self._services, session_id)).view if session_id is not None else None
+        except (InvalidSessionLog, SessionNotFound):
+            return None
 
     async def _take_up(self, found: Inspection) -> bool:
-        """Bring one root and what is below it to rest; True when nothing stood in the way of the root itself."""
-        if not self._may_act(found.item):
-            return False
+        """Bring one root and what is below it to rest; True when nothing stood against the root itself."""
         root_id = found.item.session_id
-        for head in reversed(await descendants(self._services.store, root_id)):
-            if head.state.status in UNFINISHED:
-                await self._stop_child(await inspect(self._services, head.row.id), root_id)
-        return await self._end(root_id, root_id)
-
-    async def _stop_child(self, found: Inspection, root_id: str) -> None:
-        """End a session below a root; one that somebody has in hand is asked to stop, and ends by itself."""
-        if BlockerCode.ACTIVE_EXECUTION_OWNER in found.item.blocker_codes and found.standing is not None:
-            request = InterruptSessionRequest(session_id=found.item.session_id)
-            await ask_to_stop(self._services, found.standing, request, root_id)
-        if self._may_act(found.item):
-            await self._end(found.item.session_id, root_id)
-
-    def _may_act(self, item: RecoveryPlanItem) -> bool:
-        if item.blocker_codes:
-            self._blocked[item.session_id] = item.blocker_codes
-        return not item.blocker_codes
-
-    async def _end(self, session_id: str, root_id: str) -> bool:
-        """End one session as interrupted, through the ordinary door; what turns out now isolates it too."""
-        services = self._services
-        try:
-            standing = await stand(services, session_id)
-            request = InterruptSessionRequest(session_id=session_id)
-            await ask_to_stop(services, standing, request, root_id)
-            async with aclosing(Drive(services, enter_recovery(session_id)).events()) as events:
-                async for _ in events:
-                    pass
-        except SessionNotRunning:
-            return True
-        except tuple(kind for kind, _ in _CODES) as refusal:
-            code = next(code for kind, code in _CODES if isinstance(refusal, kind))
-            self._blocked[session_id] = (code,)
-            return False
-        return True
+        codes = found.item.blocker_codes
+        if not codes:
+            self._blocked |= await end_below(self._services, root_id)
+            codes = await end_interrupted(self._services, root_id, root_id)
+        if codes:
+            self._blocked[root_id] = codes
+        return not codes

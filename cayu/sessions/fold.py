@@ -105,7 +105,7 @@ def _started(view: SessionView, payload: Payload, at: int) -> None:
 
 
 def _resumed(view: SessionView, payload: Payload, at: int) -> None:
-    view.interruption = view.error = None
+    view.interruption = view.interrupted_at = view.error = None
     view.interrupt_requested = False
     view.cascade = None
     if not payload.get("continues"):
@@ -142,7 +142,7 @@ def _interrupt_requested(view: SessionView, payload: Payload, at: int) -> None:
 
 
 def _interrupted(view: SessionView, payload: Payload, at: int) -> None:
-    view.interruption = payload
+    view.interruption, view.interrupted_at = payload, at
     view.model_in_flight = False
     if payload.get("reason") in _PAUSES:
         view.run.waiting_since = at

@@ -24,6 +24,9 @@ PAUSES_EXCLUDED_SINCE = 2
 Count = Field(default=None, ge=1, strict=True)
 
 
+Price = Field(ge=0, allow_inf_nan=False, max_digits=20, decimal_places=10)
+
+
 class RunLimits(Frozen):
     """Bounds of one run; None sets none.
 
@@ -44,18 +47,22 @@ class RunLimits(Frozen):
 class TokenPrices(Frozen):
     """What tokens cost, in units of the budget's currency per million tokens."""
 
-    input_per_million: Decimal = Field(ge=0, allow_inf_nan=False)
-    output_per_million: Decimal = Field(ge=0, allow_inf_nan=False)
+    input_per_million: Decimal = Price
+    output_per_million: Decimal = Price
 
 
 class BudgetLimit(Frozen):
-    """A cap that sessions share: it holds over everything that is spent under its id, at the same time and later."""
+    """A cap that sessions share: it holds over everything that is spent under its id, at the same time and later.
+
+    One limit may carry both caps. What is spent under a limit without prices costs nothing in the account, so give all
+    limits of an account the same prices.
+    """
 
     budget_id: str | None = Field(default=None, min_length=1, max_length=512)
     """The account in the ledger; None takes the session's causal budget, which its child sessions share."""
     max_tokens: int | None = Count
     """Input and output tokens."""
-    max_cost: Decimal | None = Field(default=None, gt=0, allow_inf_nan=False)
+    max_cost: Decimal | None = Field(default=None, gt=0, allow_inf_nan=False, max_digits=20, decimal_places=10)
     """In the currency of `prices`, which it needs."""
     prices: TokenPrices | None = None
     reserve_output_tokens: int = Field(default=4096, ge=0, strict=True)

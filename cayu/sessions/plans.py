@@ -32,7 +32,8 @@ class RecoveryAction(StrEnum):
     TERMINALIZE_ZERO_WORK = "terminalize_zero_work"
     """End it as interrupted: nothing of it was at work."""
     AUTOMATIC_REPAIR = "automatic_repair"
-    """Go on with it: keep what is staged, replay what may be replayed, ask reconcilers, and continue the run."""
+    """Bring it on as its log says: keep what is staged, replay what may be replayed, ask reconcilers, and continue the
+    run; one that was being interrupted is ended instead."""
     LEAVE_INTACT = "leave_intact"
     """Write nothing."""
     MODEL_MARK_FAILED = "model_mark_failed"

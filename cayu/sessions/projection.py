@@ -15,10 +15,16 @@ from cayu.sessions.streams import Item
 from cayu.sessions.view import CallView, RoundView
 
 EFFECT_KIND = "effect"
+CHILD_STOPPED = "child_stopped"
+"""Code of a call whose child session has stopped before its end."""
 FAILED_CODES = frozenset(
     {"raised", "lost", "interrupted", "timed_out", "cancelled_itself", "outcome_unknown", "settled_failed"}
 )
 """Codes of staged results that stand for a call which did not return; any other call has done its work."""
+
+
+FIND_OUT = "The call was cut off after it began; find out whether it acted, and execute a recovery plan with that."
+CHILD_FIRST = "The child session has stopped before its end; bring it there, then execute a recovery plan of this one."
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +111,12 @@ def _action_item(draft: Draft, opened: RoundView, call: CallView, agent_name: st
             }
             return _pending(call.input_id, body, payload.get("expires_at"))
         case E.EFFECT_OUTCOME_UNKNOWN:
+            stopped = payload.get("code") == CHILD_STOPPED
             body = _asked(opened, call, agent_name, now) | {
                 "kind": "manual_recovery",
-                "title": f"Did {call.name} act?",
-                "detail": "The call was cut off after it began; find out whether it acted.",
+                "title": f"{call.name} waits for its child session" if stopped else f"Did {call.name} act?",
+                "detail": CHILD_FIRST if stopped else FIND_OUT,
+                "arguments": call.arguments,
             }
             return _pending(call.recovery_id, body, None)
         case E.EFFECT_RECONCILED:

@@ -54,8 +54,6 @@ class SessionRecovery:
     session_id: str
     calls: tuple[tuple[str, CallRecovery], ...]
     """(call id, decision) in model order; empty when no round was open."""
-    goes_on: bool
-    """True when the run continues by itself, False when it ends as interrupted."""
 
     def of(self, decision: CallRecovery) -> tuple[str, ...]:
         """Return the ids of the calls with that decision, in model order."""
@@ -70,14 +68,12 @@ class SessionRecovery:
 def plan_recovery(view: SessionView, registrations: Registrations) -> SessionRecovery:
     """Decide per call, from the log and the registered tools, what recovery does.
 
-    A session that was being interrupted ends as interrupted, and nothing of it is replayed; so does one with a call
-    whose outcome has to be found out by a human.
+    Nothing of a session that was being interrupted is replayed.
     """
     stopping = view.status == SessionStatus.INTERRUPTING
     opened = view.open_round
     calls = [(call.id, _decide(call, stopping, registrations)) for call in opened.calls] if opened else []
-    needs_operator = any(found in (CallRecovery.MARK_UNKNOWN, CallRecovery.AWAIT) for _, found in calls)
-    return SessionRecovery(view.row.id, tuple(calls), goes_on=not (stopping or needs_operator))
+    return SessionRecovery(view.row.id, tuple(calls))
 
 
 def _decide(call: CallView, stopping: bool, registrations: Registrations) -> CallRecovery:

@@ -181,6 +181,12 @@ class HeadQuery:
     """`next` of the page before."""
     limit: int = 50
 
+    def __post_init__(self) -> None:
+        """Refuse a condition beside a parent, which a store would not look at."""
+        others = (self.session_id, self.agent_name, self.status, self.text)
+        if self.parent_session_id is not None and any(each is not None for each in others):
+            raise InvalidInput("A listing of a session's children takes no other condition.")
+
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):

@@ -212,6 +212,8 @@ class SessionView:
     updated_at: int = 0
     error: dict[str, Any] | None = None
     interruption: dict[str, Any] | None = None
+    interrupted_at: int | None = None
+    """Microseconds since 1970, while the session is interrupted."""
     interrupt_requested: bool = False
     cascade: Any = None
     """What the last interrupt request says of the tree it belongs to; None when it names none."""

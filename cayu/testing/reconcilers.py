@@ -20,9 +20,16 @@ async def check_reconciler(tool: Tool, reconciler: ToolEffectReconciler, argumen
     acted, other = secrets.token_hex(20), secrets.token_hex(20)
 
     async def ask(key: str) -> Reconciliation:
-        return await reconciler.reconcile(_request(tool, arguments, key))
+        try:
+            answer: object = await reconciler.reconcile(_request(tool, arguments, key))
+        except Exception as error:
+            raise _fault(f"it raises {type(error).__name__}; answer `unknown` when the service cannot tell") from error
+        if not isinstance(answer, Reconciliation):
+            raise _fault(f"it answers {type(answer).__name__}, not a Reconciliation")
+        return answer
 
-    _expect((await ask(acted)).outcome is not EffectOutcome.COMPLETED, "it finds a call that was never made")
+    ghost = "it finds a call that was never made, or makes it itself; a reconciler only reads"
+    _expect((await ask(acted)).outcome is not EffectOutcome.COMPLETED, ghost)
     given = await tool.run(ToolContext(session_id="checked", agent_name="checked", idempotency_key=acted), arguments)
     found = await ask(acted)
     _expect(found.outcome is EffectOutcome.COMPLETED, f"the call has acted, and it answers {found.outcome}")
@@ -49,4 +56,8 @@ def _request(tool: Tool, arguments: dict[str, Any], key: str) -> ReconciliationR
 
 def _expect(holds: bool, otherwise: str) -> None:
     if not holds:
-        raise AssertionError(f"The reconciler does not do its work: {otherwise}.")
+        raise _fault(otherwise)
+
+
+def _fault(what: str) -> AssertionError:
+    return AssertionError(f"The reconciler does not do its work: {what}.")

@@ -20,6 +20,10 @@ class ToolOutcomeUnknown(Exception):
     """
 
 
+class ChildStopped(ToolOutcomeUnknown):
+    """The call's child session has stopped before its end, and is to be brought there first."""
+
+
 class ReconciliationRequest(Frozen):
     """One call whose outcome is not known."""
 
@@ -64,7 +68,8 @@ class ToolEffectReconciler(ABC):
     """Asks a service what became of a call. It reads, and never does the effect itself.
 
     Register it with the agent: `register_agent(..., tool_effect_reconcilers={"tool_name": reconciler})`. It is asked
-    when a call was cut off, in recovery and after a timeout; one that raises leaves the outcome unknown.
+    when a call was cut off, in recovery and after a timeout; one that raises leaves the outcome unknown. So
+    does "it has not acted" in the process that cut the call off: there the tool's code may be at work still.
     """
 
     @abstractmethod

@@ -123,7 +123,11 @@ class Tool(ABC):
 
     @abstractmethod
     async def run(self, ctx: ToolContext, args: dict[str, Any]) -> ToolResult:
-        """Do the work. An exception becomes an error result that the model reads."""
+        """Do the work. An exception becomes an error result that the model reads.
+
+        `TimeoutError` and `ToolOutcomeUnknown` say that the tool lost touch with its service: unless the tool's effect
+        is `NONE`, the outcome is then unknown, and has to be found out.
+        """
 
 
 class InputValidator:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from cayu.effects import ToolEffect
+from cayu.errors import InvalidInput
 from cayu.identity import ExecutionProfileBehaviorIdentity
 from cayu.sessions.limits import RunLimits
 from cayu.sessions.states import SessionStatus
@@ -23,8 +24,8 @@ class SubagentTool(Tool):
     """Runs a registered agent on a task, in a child session, and returns its last words.
 
     The child spends under its parent's causal budget, is interrupted with its parent, and has its own log, approvals
-    and recovery. A child that stops for a human ends the call with an error result that names it; decide there, and
-    resume the child by itself.
+    and recovery. While a child waits for somebody its parent waits too, as for any call whose outcome is not known:
+    bring the child to its end, then execute a recovery plan of the parent, which reads the answer.
     """
 
     def __init__(
@@ -38,6 +39,8 @@ class SubagentTool(Tool):
         max_answer_characters: int = MAX_ANSWER_CHARACTERS,
     ) -> None:
         """Name the agent that works; `limits` and `max_steps` bound each child, `max_answer_characters` its answer."""
+        if max_steps < 1 or max_answer_characters < 1:
+            raise InvalidInput("max_steps and max_answer_characters are at least 1.")
         self.agent_name = agent_name
         self.limits = limits or RunLimits()
         self.max_steps = max_steps

@@ -36,8 +36,10 @@ from cayu import AgentSpec, CayuApp, ToolContext, ToolResult, run_to_completion
 from cayu.budgets import Amount, BudgetLedger, BudgetLimit, DocumentBudgetLedger, TokenPrices
 from cayu.canonical import loads
 from cayu.errors import (
+    InvalidInput,
     ProviderError,
     SessionNeedsRecovery,
+    SessionNotFound,
     SessionRunFenced,
     StoreBusy,
     StoreFull,
@@ -496,13 +498,14 @@ async def test_all_limits_are_reserved_or_none(position: int) -> None:
         assert await assert_books(app, f"b{n}") == 0
 
 
-async def test_two_limits_on_one_budget_are_two_reservations() -> None:
-    limits = (budget(2 * WANTED), budget(None, max_cost=Decimal(1), prices=PRICES))
+@pytest.mark.parametrize("second", [None, SESSION])
+async def test_two_limits_on_one_budget_are_refused_before_anything_is_written(second: str | None) -> None:
+    limits = (budget(2 * WANTED, budget_id=None), budget(None, budget_id=second, max_cost=Decimal(1), prices=PRICES))
     app = make_app(Provider([used(100, 50)]))
-    outcome = await run_to_completion(app, new_run(budget_limits=limits))
-    ids = [told["reservation_id"] for told in await logged(app, E.BUDGET_RESERVED)]
-    assert (outcome.status, len(set(ids))) == ("completed", 2)
-    await assert_books(app)
+    with pytest.raises(InvalidInput, match="name one budget"):
+        await run_to_completion(app, new_run(budget_limits=limits))
+    with pytest.raises(SessionNotFound):
+        await app.get_session(SESSION)
 
 
 async def test_reservations_of_steps_sessions_and_runs_differ() -> None:

@@ -203,11 +203,13 @@ STOPS: dict[str, tuple[list[Batch], list[Tool], dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("how", list(STOPS))
+WAITING = ("approval", "question")
+
+
+@pytest.mark.parametrize("how", sorted(set(STOPS) - set(WAITING)))
 async def test_a_child_that_does_not_complete_is_an_error_result_that_names_it(how: str) -> None:
     script, tools, bounds, status, reason = STOPS[how]
-    policy = AlwaysRequireApprovalToolPolicy() if how == "approval" else None
-    app = tree(agents={"b": (script, tools)}, policy=policy, subagent=SubagentTool("b", **bounds))
+    app = tree(agents={"b": (script, tools)}, subagent=SubagentTool("b", **bounds))
     await play(app.run(new_run()))
     name = await only_child(app)
     assert await answers(app) == [(f"The child session {name} is {status}: {reason}.", True)]
@@ -219,27 +221,46 @@ async def test_a_child_that_does_not_complete_is_an_error_result_that_names_it(h
     await assert_consistent(app, name)
 
 
-@pytest.mark.parametrize("how", ["approval", "question", "steps"])
-async def test_a_child_that_waits_goes_on_by_itself(how: str) -> None:
-    script, tools, bounds, _, _ = STOPS[how]
-    policy = AlwaysRequireApprovalToolPolicy() if how == "approval" else None
-    app = tree(agents={"b": (script, tools)}, policy=policy, subagent=SubagentTool("b", **bounds))
+async def test_a_child_that_a_limit_has_stopped_goes_on_by_itself() -> None:
+    script, tools, bounds, _, _ = STOPS["steps"]
+    app = tree(agents={"b": (script, tools)}, subagent=SubagentTool("b", **bounds))
     await play(app.run(new_run()))
     name, before = await only_child(app), (await log_of(app)).head.state
-    if how == "approval":
-        [waiting] = await waiting_ids(app, name)
-        events = await play(app.resolve_tool_approval(approval(waiting, session_id=name)))
-    elif how == "question":
-        [waiting] = await waiting_ids(app, name)
-        answer = UserInputResponse(session_id=name, input_id=waiting, answer="That one.")
-        events = await play(app.resolve_user_input(answer))
-    else:
-        events = await play(app.resume(next_turn(name)))
+    events = await play(app.resume(next_turn(name)))
     assert types_of(events)[-1] == E.SESSION_COMPLETED
     assert (await outcome_of(app, name)).final_text == "done"
     assert (await log_of(app)).head.state == before, "nothing of it reaches the parent, which has gone on"
     await play(app.resume(next_turn()))
     assert await status_of(app) == "completed"
+    assert await below(app) == [name]
+
+
+async def recovered(app: CayuApp, session_id: str = SESSION) -> list[str]:
+    """Plan and execute the recovery of one session without a decision; return what became of its items."""
+    plan = await app.plan_recovery(RecoveryPlanRequest(session_ids=(session_id,)))
+    request = RecoveryExecutionRequest(plan=plan, execution_id=f"{session_id} at {plan.items[0].version}")
+    return [str(item.status) for item in (await app.execute_recovery(request)).items]
+
+
+@pytest.mark.parametrize("how", WAITING)
+async def test_a_parent_waits_for_a_child_that_waits_and_reads_its_answer(how: str) -> None:
+    script, tools, bounds, _, _ = STOPS[how]
+    policy = AlwaysRequireApprovalToolPolicy() if how == "approval" else None
+    app = tree(agents={"b": (script, tools)}, policy=policy, subagent=SubagentTool("b", **bounds))
+    await play(app.run(new_run()))
+    name = await only_child(app)
+    assert (await status_of(app), await answers(app)) == ("interrupted", [])
+    [waits] = [action for action in (await app.list_pending_actions()).actions if action.session == SESSION]
+    assert (waits.kind, waits.title) == ("manual_recovery", "ask_b waits for its child session")
+    assert await recovered(app) == ["blocked"], "its child has not come to its end"
+    [waiting] = await waiting_ids(app, name)
+    if how == "approval":
+        await play(app.resolve_tool_approval(approval(waiting, session_id=name)))
+    else:
+        await play(app.resolve_user_input(UserInputResponse(session_id=name, input_id=waiting, answer="That one.")))
+    assert (await outcome_of(app, name)).final_text == "done"
+    assert await recovered(app) == ["executed"]
+    assert (await status_of(app), await answers(app)) == ("completed", [("done", False)])
     assert await below(app) == [name]
 
 
@@ -273,13 +294,11 @@ async def test_a_child_that_loses_its_store_is_not_told_as_not_run() -> None:
     await play(again.recover_incomplete_session(name))
     assert len(tool.calls) == 1
     assert [call.state for call in await calls_of(again, name)] == [CallState.UNKNOWN]
-    plan = await again.plan_recovery(RecoveryPlanRequest(session_ids=(SESSION,)))
-    await again.execute_recovery(RecoveryExecutionRequest(plan=plan, execution_id="e"))
-    [(text, is_error)] = await answers(again)
-    assert is_error
-    assert name in text
-    assert "not run" not in text
-    assert (await status_of(again), len(tool.calls)) == ("completed", 1)
+    assert await recovered(again) == ["blocked"]
+    await settled(again, name)
+    assert await recovered(again) == ["executed"]
+    assert (await answers(again), len(tool.calls)) == ([("done", False)], 1)
+    assert await status_of(again) == "completed"
 
 
 # How deep, how many.
@@ -388,6 +407,9 @@ async def test_interrupting_a_parent_interrupts_the_whole_tree(how: str, effect:
         assert await lost_sessions(other) == []
         for parent, child in itertools.pairwise(names):
             call = (await calls_of(other, parent))[0]
+            if effect is EXTERNAL:
+                assert call.state == CallState.UNKNOWN, "what the child has done is not known"
+                continue
             assert call.state == CallState.COMPLETED, "how the child has ended is known"
             assert call.answer is not None
             assert call.answer.content.startswith(f"The child session {child} is interrupted: ")
@@ -553,10 +575,10 @@ async def test_a_lost_tree_goes_on_where_each_part_stands(effect: ToolEffect) ->
         if effect is EXTERNAL and at == LEAF_AT_WORK:
             assert [call.state for call in await calls_of(app, found[2].row.id)] == [CallState.UNKNOWN]
             name = found[2].row.id
-            assert await answers(app, found[1].row.id) == [
-                (f"The child session {name} is interrupted: manual recovery.", True)
-            ]
+            assert await answers(app, found[1].row.id) == [], "its parent waits until that is known"
             await settled(app, name)
+            for above in (found[1].row.id, SESSION):
+                assert await recovered(app, above) == ["executed"]
         assert len(leaf.calls) == (2 if at == LEAF_AT_WORK and effect is not EXTERNAL else 1)
         assert [(await outcome_of(app, head.row.id)).final_text for head in found] == expected
         keys = {context.idempotency_key for context in leaf.contexts}
@@ -593,6 +615,7 @@ async def test_children_are_listed_with_what_waits_in_them() -> None:
     policy = AlwaysRequireApprovalToolPolicy()
     app = tree(agents={"b": ([calls("t"), "done"], [FakeTool("t")])}, policy=policy, boss=[ask(times=3), "thanks"])
     await play(app.run(new_run()))
-    page = await app.list_pending_actions()
-    assert sorted(action.session for action in page.actions) == sorted(await below(app))
-    assert (await app.session_store.items(ItemQuery(session_id=SESSION, state="pending"))).total == 0
+    asked = [action.session for action in (await app.list_pending_actions()).actions if action.kind == "tool_approval"]
+    assert sorted(asked) == sorted(await below(app))
+    waiting = await app.session_store.items(ItemQuery(session_id=SESSION, state="pending"))
+    assert [row.item.kind for row in waiting.rows] == ["manual_recovery"] * 3

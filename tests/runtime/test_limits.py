@@ -794,7 +794,7 @@ async def test_a_limit_reached_beside_an_unknown_outcome_waits_for_it(
     assert (outcome.status, (outcome.interruption or {})["reason"]) == ("interrupted", "manual_recovery")
     assert await reached(app) == []
     view = await assert_consistent(app)
-    assert [call.state for call in view.rounds[0].calls] == [CallState.UNKNOWN, CallState.PROPOSED]
+    assert [call.state for call in view.rounds[0].calls] == [CallState.UNKNOWN, CallState.SKIPPED]
     await settle(app, action)
     view = await assert_consistent(app)
     settled = CallState.COMPLETED if action is RecoveryAction.TOOL_MARK_COMPLETED else CallState.FAILED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
@@ -35,6 +36,7 @@ from cayu.examples.receipts import OrderSuppliesTool, ReceiptBook
 from cayu.messages import ToolCallPart, ToolResultPart
 from cayu.providers import ModelStreamEvent, ScriptedModelProvider
 from cayu.runtime import run_to_completion
+from cayu.runtime.invoke import CUT_OFF_HERE
 from cayu.sessions import InterruptSessionRequest
 from cayu.sessions.plans import (
     RecoveryAction,
@@ -158,6 +160,7 @@ async def lose(app_store: InMemorySessionStore, tools: Sequence[FakeTool], asked
 
     with pytest.raises(StoreFull):
         await play(build(tools, StoreProxy(app_store, before=die), asked).run(new_run()))
+    CUT_OFF_HERE.clear()  # the process is gone
 
 
 async def planned(app: CayuApp) -> RecoveryPlan:
@@ -286,6 +289,7 @@ async def _after_crash(app_tools: list[FakeTool], reconciler: FakeReconciler) ->
 async def _executed(app_tools: list[FakeTool], reconciler: FakeReconciler) -> CayuApp:
     store = InMemorySessionStore()
     await play(build(app_tools, store, (("act", {"n": [1]}),)).run(new_run()))
+    CUT_OFF_HERE.clear()  # in another process
     app = build(app_tools, store, (("act", {"n": [1]}),), {"act": reconciler})
     plan = await planned(app)
     assert (plan.items[0].action, plan.items[0].blocker_codes) == (RecoveryAction.AUTOMATIC_REPAIR, ())
@@ -304,9 +308,28 @@ async def _executed_after_crash(app_tools: list[FakeTool], reconciler: FakeRecon
 WAYS = {"live": _live, "after a crash": _after_crash, "by plan": _executed, "by plan, crash": _executed_after_crash}
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("outcome, content", [("completed", "order 7"), ("completed", None), ("failed", None)])
-async def test_a_reconciler_settles_a_call(outcome: str, content: str | None, way: str) -> None:
+SETTLING = [*itertools.product((("completed", "order 7"), ("completed", None), ("failed", None)), WAYS)]
+SETTLING.remove((("failed", None), "live"))
+
+
+async def test_a_process_that_cut_a_call_off_does_not_believe_that_it_has_not_acted() -> None:
+    """A thread of the tool may be at work still; only another process can take the reconciler's word for it."""
+    act = FakeTool("act", lose_touch, effect=EXTERNAL)
+    app = await WAYS["live"]([act], says("failed"))
+    view = await assert_consistent(app)
+    assert (view.status, [call.state for call in view.rounds[0].calls]) == ("interrupted", ["unknown"])
+    again = build([act], app.session_store, (("act", {"n": [1]}),), {"act": says("failed")})
+    result = await execute(again, await planned(again))
+    assert result.items[0].status == RecoveryItemStatus.BLOCKED
+    CUT_OFF_HERE.clear()  # as in another process
+    await execute(again, await planned(again))
+    assert (await assert_consistent(again)).rounds[0].calls[0].state == "failed"
+
+
+@pytest.mark.parametrize("found, way", SETTLING)
+async def test_a_reconciler_settles_a_call(found: tuple[str, str | None], way: str) -> None:
+    CUT_OFF_HERE.clear()
+    outcome, content = found
     act = FakeTool("act", lose_touch, effect=EXTERNAL)
     reconciler = says(outcome, content, reference="order-7")
     app = await WAYS[way]([act], reconciler)
@@ -517,6 +540,7 @@ async def test_a_decision_that_the_reconciler_denies_is_refused(decided: str, kn
     reconciler = FakeReconciler(lambda request: Reconciliation(outcome=EffectOutcome(next(answers))))
     app = await paused(reconcilers={"act": reconciler})
     plan, before = await planned(app), await log_of(app)
+    CUT_OFF_HERE.clear()  # as in another process, which takes a reconciler's word for a call that has not acted
     assert len(plan.items[0].needed_decisions) == 1, "the plan asks for no decision on a call with a reconciler"
     with pytest.raises(ContradictoryEvidence, match=f"its reconciler answers {known}"):
         await execute(app, plan, mark(plan, decided))

@@ -303,8 +303,8 @@ async def test_everything_is_planned_before_anything_is_written() -> None:
         await cut_off(store, name)
     await incompatible(store, "bad")
     await cut_off(store, "parent")
-    await play(app_over(store).recover_incomplete_session("parent"))
     await lose(store, "left", parent_session_id="parent")
+    await play(app_over(store).recover_incomplete_session("parent"))
     proxy = Meddling(store, nothing)
     result = await sweep(app_over(proxy))
     assert proxy.meddle is None
@@ -612,14 +612,16 @@ async def test_a_root_ends_with_what_works_for_it(child_is: str) -> None:
 async def test_children_that_an_interrupted_parent_left_at_work_are_taken_up() -> None:
     store = InMemorySessionStore()
     await cut_off(store, "parent")
-    await play(app_over(store).recover_incomplete_session("parent"))
     await play(app_over(store).run(new_run("finished")))
     for parent in ("parent", "finished"):
         await lose(store, f"child of {parent}", parent_session_id=parent)
+    await play(app_over(store).recover_incomplete_session("parent"))
+    await lose(store, "begun since", parent_session_id="parent")
     app = app_over(store)
     assert (await sweep(app)).scheduled_roots == 1
     assert await status_of(app, "child of parent") == "interrupted"
     assert await status_of(app, "child of finished") == "running"
+    assert await status_of(app, "begun since") == "running", "somebody has begun it after the interruption"
 
 
 async def test_a_blocked_child_does_not_keep_its_root_back() -> None:

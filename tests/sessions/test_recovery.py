@@ -68,7 +68,6 @@ def test_each_call(state: str, effect: str, attempt: int, stopping: bool) -> Non
     expected = BY_STATE.get(state) or STARTED[effect, attempt][stopping]
     found = plan(session(call(state, effect, attempt), stopping=stopping), WITH_T)
     assert found.calls == (("c0", CallRecovery(expected)),)
-    assert found.goes_on is (not stopping and expected not in ("mark_unknown", "await"))
 
 
 @pytest.mark.parametrize("effect, attempt", STARTED)
@@ -89,13 +88,11 @@ def test_a_whole_round_in_model_order() -> None:
     assert [str(each) for _, each in found.calls] == ["keep", "replay", "mark_unknown", "close_unexecuted", "await"]
     assert found.of(CallRecovery.REPLAY) == ("c1",)
     assert found.of(CallRecovery.FAIL) == ()
-    assert not found.goes_on
 
 
 @pytest.mark.parametrize("stopping", [False, True])
 def test_without_an_open_round_only_the_step_is_repeated(stopping: bool) -> None:
     assert plan(session(stopping=stopping), Registrations()).calls == ()
-    assert plan(session(stopping=stopping), Registrations()).goes_on is not stopping
     committed = session(call("completed"), stopping=stopping)
     committed.rounds[-1].state = RoundState.COMMITTED
     assert plan(committed, Registrations()).calls == ()
