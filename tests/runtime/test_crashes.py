@@ -69,6 +69,10 @@ RECOVERY = at(
     " session.closing session.closed commit.prepared*4 commit.durable*4"
 )
 """Where the recovery of a round of which two calls are replayed can die."""
+RECOVERY_OF_A_TREE = at(
+    "round.continued*2 tool.dispatched*3 tool.returned*2 result.staged round.closing commit.prepared*5 commit.durable*4"
+)
+"""Where the recovery of a parent can die whose child comes to a call of which nobody knows whether it acted."""
 EXECUTION = at("round.closed model.answered session.closing session.closed commit.prepared*3 commit.durable*3")
 """Where the execution of a plan that settles the last unknown call can die; its first commit binds the execution id."""
 
@@ -107,16 +111,21 @@ async def test_an_approved_continuation_survives(point: str, tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("effect", "shape", "lost_at"),
-    [("idempotent", "parallel", "tool.dispatched:2"), ("mixed", "child", "tool.dispatched:4")],
+    ("effect", "shape", "lost_at", "points"),
+    [
+        ("idempotent", "parallel", "tool.dispatched:2", RECOVERY),
+        ("mixed", "child", "tool.dispatched:4", RECOVERY_OF_A_TREE),
+    ],
     ids=["parallel", "child"],
 )
-async def test_a_recovery_that_dies_is_recovered(effect: str, shape: str, lost_at: str, tmp_path: Path) -> None:
+async def test_a_recovery_that_dies_is_recovered(
+    effect: str, shape: str, lost_at: str, points: tuple[str, ...], tmp_path: Path
+) -> None:
     """What is replayed has no third attempt, and what is external not even a second; at each point of a recovery."""
     lost = tmp_path / "lost"
     lost.mkdir()
     await _killed("run", {lost: effect}, shape, lost_at)
-    await _each_way("recover_all", lost, effect, shape, RECOVERY)
+    await _each_way("recover_all", lost, effect, shape, points)
 
 
 @pytest.mark.slow
