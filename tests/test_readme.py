@@ -37,10 +37,9 @@ def test_the_errors_it_names_exist() -> None:
 @pytest.mark.slow
 def test_the_stuck_session_is_repaired_with_the_commands_as_they_stand(tmp_path: Path) -> None:
     section = README.split("## When a session is stuck")[1].split("\n## ")[0]
-    first, planning, repair = (
-        block.strip().splitlines() for block in re.findall(r"```console\n(.*?)```", section, re.S)
-    )
-    [found] = re.findall(r"```json\n(.*?)```", section, re.S)
+    blocks = re.findall(r"```console\n(.*?)```", section, re.DOTALL)
+    first, planning, looking, repair = (block.strip().splitlines() for block in blocks)
+    [found] = re.findall(r"```json\n(.*?)```", section, re.DOTALL)
 
     def run(command: str) -> str:
         program, _, rest = command.partition(" ")
@@ -56,7 +55,10 @@ def test_the_stuck_session_is_repaired_with_the_commands_as_they_stand(tmp_path:
     blocked, _ = [run(command) for command in planning]
     assert "registration_incompatible" in blocked
     plan = json.loads((tmp_path / "plan.json").read_text(encoding="utf-8"))
-    call_id = plan["items"][0]["needed_decisions"][0]["tool_call_id"]
+    [needed] = plan["items"][0]["needed_decisions"]
+    call_id = needed["tool_call_id"]
+    [book] = [run(command) for command in looking]
+    assert book == f"parcel 1 for the cold room, note {needed['idempotency_key']}\n"
     (tmp_path / "decisions.json").write_text(found.replace('"..."', json.dumps(call_id)), encoding="utf-8")
     executed, shown = [run(command) for command in repair]
     assert "executed" in executed

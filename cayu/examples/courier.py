@@ -1,6 +1,7 @@
 """A courier that cannot be asked to do a thing only once, an agent that sends parcels by it, and a bad night.
 
-    python -m cayu.examples.courier        runs the agent in the current folder; its process dies in a call
+    python -m cayu.examples.courier           runs the agent in the current folder; its process dies in a call
+    python -m cayu.examples.courier --book    shows the courier's book: number, recipient and note of each parcel
 
 What is left behind is for an operator: `cayu pending`, `cayu recovery plan`, `cayu recovery execute`. `build_app` is
 the application that began, `build_new_app` is its next release, under which the session cannot go on.
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
@@ -67,8 +69,12 @@ class Courier:
 
     def all(self) -> list[tuple[int, str]]:
         """Return every parcel, (number, recipient), in order."""
+        return [(number, recipient) for number, recipient, _ in self.book()]
+
+    def book(self) -> list[tuple[int, str, str]]:
+        """Return every parcel, (number, recipient, note), in order."""
         with closing(self._connect()) as raw:
-            return [(int(number), str(recipient)) for number, recipient in raw.execute(_sql("courier_all"))]
+            return [(int(number), str(to), str(note)) for number, to, note in raw.execute(_sql("courier_all"))]
 
 
 class SendParcelTool(Tool):
@@ -153,8 +159,12 @@ async def run_in(folder: str, session_id: str) -> str:
         return str((await run_to_completion(app, request)).status)
 
 
-def main() -> int:
-    """Let the night go wrong in the current folder."""
+def main(arguments: Sequence[str] = ()) -> int:
+    """Let the night go wrong in the current folder, or show the book that it has left."""
+    if "--book" in arguments:
+        for number, recipient, note in Courier("courier.db").book():
+            print(f"parcel {number} for {recipient}, note {note}")
+        return 0
     child = run_child("cayu.examples.courier:run_in", [".", "night-run"], crash_at="tool.returned")
     if not child.killed:
         print("The run was not killed; begin in an empty folder.", file=sys.stderr)
@@ -166,4 +176,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,1 +1,1 @@
-SELECT number, recipient FROM parcels ORDER BY number
+SELECT number, recipient, reference FROM parcels ORDER BY number
