@@ -22,7 +22,7 @@ from cayu.notebook.bridge import CLOSING_SECONDS, Bridge
 from cayu.notebook.frames import Ask, Data
 from cayu.notebook.handles import ApprovalHandle, Pending, SessionHandle
 from cayu.notebook.naming import Decidable, Named, actor, pending_action, session_id
-from cayu.notebook.operating import Operating
+from cayu.notebook.operating import OnEvent, Operating
 from cayu.notebook.problems import Problems
 from cayu.notebook.tables import Frames, Gather
 from cayu.runtime.app import CayuApp
@@ -42,7 +42,6 @@ from cayu.storage.sql.sqlite.sessions import SQLiteSessionStore
 T = TypeVar("T")
 Factory = Callable[..., Any]
 """factory(session_store=...) -> CayuApp, or an awaitable of one."""
-OnEvent = Callable[[Event], None]
 MOST_PENDING = 1000
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -27,10 +27,9 @@ from cayu.sessions.plans import (
 )
 from cayu.sessions.requests import InterruptSessionRequest
 
-if TYPE_CHECKING:
-    from cayu.notebook.lab import OnEvent
-
 T = TypeVar("T")
+OnEvent = Callable[[Event], None]
+"""What watches a run's events as they come."""
 
 
 class Operating(ABC):

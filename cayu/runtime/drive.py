@@ -31,7 +31,7 @@ from cayu.runtime.planning import plan_round, refused
 from cayu.runtime.registry import Assembly, Registry
 from cayu.runtime.rounds import RoundRunner, limit_drafts
 from cayu.runtime.steps import ask_model, failure, model_request, step_started
-from cayu.sessions.limits import step_limit
+from cayu.sessions.accounting import step_limit
 from cayu.sessions.projection import Draft
 from cayu.sessions.records import session_record
 from cayu.sessions.streams import SessionStore, StreamHead, StreamRow

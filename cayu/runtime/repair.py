@@ -11,8 +11,8 @@ from cayu.runtime.entries import end_lost, interrupt_draft, recover
 from cayu.runtime.ownership import RECOVERING
 from cayu.runtime.rounds import limit_drafts
 from cayu.runtime.settlement import Settler
+from cayu.sessions.accounting import call_limit
 from cayu.sessions.fold import ahead
-from cayu.sessions.limits import call_limit
 from cayu.sessions.plans import (
     MODEL_ACTIONS,
     RecoveryAction,

@@ -22,7 +22,7 @@ from cayu.runtime.log import SessionLog
 from cayu.runtime.planning import APPROVAL, POLICY_FAILED, authorize
 from cayu.runtime.registry import Assembly
 from cayu.runtime.settlement import Settler
-from cayu.sessions.limits import call_limit
+from cayu.sessions.accounting import call_limit
 from cayu.sessions.projection import FAILED_CODES, Draft
 from cayu.sessions.records import session_record
 from cayu.sessions.states import TERMINAL_CALLS, UNEXECUTED_WAITING, CallState

@@ -19,8 +19,9 @@ from cayu.events import EventType as E
 from cayu.identity import ExecutionProfile
 from cayu.messages import Message
 from cayu.sessions import BudgetLimit, ResumeRequest, RunLimits, RunRequest, SessionView, TokenPrices, fold
+from cayu.sessions.accounting import call_limit, elapsed_us, step_limit
 from cayu.sessions.fold import UNVERSIONED_ACCOUNTING
-from cayu.sessions.limits import ACCOUNTING, call_limit, elapsed_us, step_limit
+from cayu.sessions.limits import ACCOUNTING
 from cayu.sessions.streams import StoredRecord, StreamRow
 
 COUNTS = ("max_input_tokens", "max_output_tokens", "max_total_tokens", "max_tool_calls")
