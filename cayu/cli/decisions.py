@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,15 +12,16 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from cayu.cli.advice import action_command, plan_command
 from cayu.cli.documents import arguments_of
-from cayu.cli.output import Report, cell, command, facts, json_block
-from cayu.cli.standing import standing, waiting_lines
-from cayu.cli.targets import AppStore, By, Cursor, Limit, ReadStore, TargetOption, actor, looking, opened
+from cayu.cli.output import Report, Whole, cell, command, facts, json_block, whole
+from cayu.cli.standing import more_line, parents, standing, waiting_lines
+from cayu.cli.targets import AppStore, By, Cursor, Limit, ReadStore, Reason, TargetOption, actor, looking, opened
 from cayu.errors import InvalidInput, PendingActionNotFound
 from cayu.events import Event, EventType
 from cayu.runtime.app import CayuApp
 from cayu.runtime.outcome import lost_sessions
-from cayu.sessions.records import PENDING, PENDING_KINDS, PendingAction, PendingActionQuery
+from cayu.sessions.records import PENDING, PENDING_KINDS, PendingAction, PendingActionPage, PendingActionQuery
 from cayu.sessions.requests import ToolApprovalDecision, ToolApprovalRequest, UserInputResponse
 from cayu.sessions.streams import ItemQuery
 
@@ -40,7 +40,6 @@ ActionId = Annotated[str, typer.Argument(metavar="ACTION_ID", help="What waits, 
 Within = Annotated[
     str | None, typer.Option("--session", metavar="ID", help="The session that the action belongs to, if you know it.")
 ]
-Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the log.")]
 
 
 @command
@@ -73,40 +72,52 @@ async def pending(
     async with looking(store) as app:
         page = await app.list_pending_actions(query)
         lost = [name for name in await lost_sessions(app) if session in (None, name)]
+        above = await parents(app, (action.session for action in page.actions))
     left_out = None if arguments else {"arguments"}
     document = {
-        "actions": [action.model_dump(mode="json", exclude=left_out) for action in page.actions],
+        "actions": [
+            {**action.model_dump(mode="json", exclude=left_out), "parent_session_id": above.get(action.session)}
+            for action in page.actions
+        ],
         "next_cursor": page.next_cursor,
         "total": page.total,
         "cut_off": lost,
     }
-    return Report(document, _pending_lines(page.actions, lost, arguments, page.next_cursor))
+    return Report(document, _pending_lines(page, lost, above, arguments))
 
 
 def _pending_lines(
-    actions: Sequence[PendingAction], lost: Sequence[str], arguments: bool, following: str | None
+    page: PendingActionPage, lost: Sequence[str], above: Mapping[str, str], arguments: bool
 ) -> Iterator[RenderableType]:
-    if not actions and not lost:
+    if not page.actions and not lost:
         yield Text("Nothing waits.")
-    for action in actions:
+    for action in page.actions:
         yield cell(action.title, style="bold")
-        yield facts(_action_facts(action))
+        yield facts(_action_facts(action, above.get(action.session)))
         if arguments and action.arguments is not None:
             yield json_block(action.arguments)
         yield Text("")
-    if following is not None:
-        yield facts({"more": f"--cursor {shlex.quote(following)}"})
+    yield from more_line(page.next_cursor)
     if lost:
-        yield Text("Cut off at work; plan their recovery with `cayu recovery plan MODULE:FACTORY --session ID`:")
-        yield from (cell(f"  {name}") for name in lost)
+        yield Text("Cut off at work; plan their recovery:")
+        yield from (cell(f"  {plan_command(name)}") for name in lost)
 
 
-def _action_facts(action: PendingAction) -> dict[str, object]:
+SETTLES = {
+    "tool_approval": "cayu approve or cayu deny",
+    "user_input": "cayu answer",
+    "manual_recovery": "a recovery plan with what you find out about it; no approve settles it",
+}
+"""What settles an action of each kind."""
+
+
+def _action_facts(action: PendingAction, parent: str | None) -> dict[str, object]:
     options = " | ".join(action.options) + (" | or another answer" if action.allow_other else "")
     return {
-        "action": action.id,
+        "action": Whole(action.id),
         "kind": action.kind,
-        "session": action.session,
+        "session": Whole(action.session),
+        "works for": whole(parent),
         "agent": action.agent_name,
         "tool": action.tool_name,
         "effect": action.tool_effect,
@@ -115,7 +126,9 @@ def _action_facts(action: PendingAction) -> dict[str, object]:
         "options": options if action.options else None,
         "asked": action.requested_at and action.requested_at.isoformat(timespec="seconds"),
         "until": action.expires_at and action.expires_at.isoformat(timespec="seconds"),
-        "arguments digest": action.arguments_digest,
+        "arguments digest": whole(action.arguments_digest),
+        "settled by": SETTLES[action.kind],
+        "next": Whole(action_command(action)),
     }
 
 
@@ -242,7 +255,7 @@ async def _find(app: CayuApp, action_id: str, session_id: str | None) -> _Found:
         found = found or [each async for each in _with_id(app, action_id, session_id, state)]
     if not found:
         where = f"session {session_id!r}" if session_id else "this store"
-        told = f"There is no action {action_id!r} in {where}; `cayu pending --store PATH` lists what waits."
+        told = f"There is no action {action_id!r} in {where}; `cayu pending` lists what waits."
         raise PendingActionNotFound(told, action_id=action_id)
     if len(found) > 1:
         raise InvalidInput(f"{len(found)} sessions have an action {action_id!r}; name one with --session.")
@@ -274,6 +287,6 @@ async def _decided(app: CayuApp, found: _Found, given: str, events: AsyncGenerat
     now = await standing(app, found.session_id)
     word = "expired" if expired else given
     said = f"not {given}; it has expired" if expired else word if found.waits else f"{word} before; nothing was done"
-    told = {"action": found.action_id, "decision": said, "session": now.session_id, "status": now.status}
+    told = {"action": Whole(found.action_id), "decision": said, **now.told()}
     document = {**now.document(), "action_id": found.action_id, "decision": word, "repeated": not found.waits}
     return Report(document, [facts(told), *waiting_lines(now.pending)], done=not expired)

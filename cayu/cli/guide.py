@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -11,9 +10,8 @@ from importlib.resources.abc import Traversable
 from typing import Annotated
 
 import typer
-from rich.console import RenderableType
 
-from cayu.cli.output import Exact, Report, command, table
+from cayu.cli.output import Exact, Report, command, facts
 from cayu.errors import InvalidInput
 
 _HEADING = re.compile(r"(#{1,6})[ \t]+(.+?)[ \t]*#*[ \t]*$")
@@ -155,8 +153,7 @@ async def guide(
 ) -> Report:
     """Read the guides, offline.
 
-    They come with the package; without a topic they are listed. On a terminal the guide is laid out; elsewhere it
-    is printed as Markdown.
+    They come with the package; without a topic they are listed. A guide is printed as the Markdown that it is.
 
     \b
     Exit codes:
@@ -173,15 +170,7 @@ async def guide(
     if topic is None:
         listed = [(name, summary(each.read_text(encoding="utf-8"))) for name, each in topics().items()]
         document = {"guides": [{"topic": name, "summary": told} for name, told in listed]}
-        return Report(document, (table("topic", "about", rows=listed),))
+        return Report(document, (facts(dict(listed)),))
     name, _, section = topic.partition("#")
     text = excerpt(name, section)
-    return Report({"topic": name, "section": section or None, "markdown": text}, (_shown(text),))
-
-
-def _shown(text: str) -> RenderableType | Exact:
-    if not sys.stdout.isatty():
-        return Exact(text.rstrip("\n"))
-    from rich.markdown import Markdown  # loads a parser, which no other command needs
-
-    return Markdown(text)
+    return Report({"topic": name, "section": section or None, "markdown": text}, (Exact(text.rstrip("\n")),))

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Iterable, Iterator
-from contextlib import aclosing
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from rich.console import RenderableType
 from rich.text import Text
 
-from cayu.cli.documents import faults, read, write_private
-from cayu.cli.output import Exact, Report, cell, command, console, facts, table
-from cayu.cli.standing import standing, waiting_lines
-from cayu.cli.targets import AppStore, By, Cursor, Limit, Target, TargetOption, actor, opened
+from cayu.cli.documents import faults, write_private
+from cayu.cli.evidence import Decidable, decidable, read_decisions, read_plan, skeleton
+from cayu.cli.output import Exact, Report, Whole, command, facts, whole
+from cayu.cli.standing import followed, more_line, parents, standing, waiting_lines
+from cayu.cli.targets import AppStore, By, Cursor, Limit, SessionId, Target, TargetOption, actor, opened
 from cayu.errors import InvalidInput
-from cayu.events import Event
 from cayu.sessions.plans import (
     BlockerCode,
-    NeededDecision,
-    RecoveryDecision,
+    RecoveryExecution,
     RecoveryExecutionRequest,
     RecoveryItemStatus,
     RecoveryPlan,
@@ -46,7 +43,9 @@ ADVICE: dict[BlockerCode, str] = {
         "this factory's components behave otherwise than those it began with; restore the original factory"
     ),
     BlockerCode.ACTIVE_RECOVERY_CLAIM: "another recovery has it in hand; wait for it and plan again",
-    BlockerCode.ACTIVE_EXECUTION_OWNER: "a process works on it, or did a moment ago; wait, or stop that process",
+    BlockerCode.ACTIVE_EXECUTION_OWNER: (
+        "a process works on it, or did a moment ago; wait, or stop it with `cayu sessions interrupt`"
+    ),
     BlockerCode.MODEL_EFFECT_OUTCOME_UNKNOWN: (
         "a model step was paid for and its answer is lost; decide to mark it failed or interrupted"
     ),
@@ -54,7 +53,7 @@ ADVICE: dict[BlockerCode, str] = {
         "whether a call acted is not known; look it up at the service, by its key, and decide"
     ),
     BlockerCode.TOOL_EFFECT_CONTINUATION_REQUIRED: (
-        "every outcome is known; resume the session with its next message to close the round"
+        "every outcome is known; `cayu sessions resume` closes the round with the next message"
     ),
     BlockerCode.TOOL_APPROVAL_REQUIRED: "it waits for an approval; see `cayu pending`, then approve or deny",
     BlockerCode.USER_INPUT_REQUIRED: "it waits for an answer; see `cayu pending`, then answer",
@@ -63,9 +62,6 @@ ADVICE: dict[BlockerCode, str] = {
     ),
 }
 """What each blocker means and what to do about it."""
-
-_PLAN = TypeAdapter(RecoveryPlan)
-_DECISIONS = TypeAdapter(tuple[RecoveryDecision, ...])
 
 
 @commands.command("plan")
@@ -91,7 +87,7 @@ async def plan(
     The plan tells per session what would be done and what stands in the way. Without --session and --agent it looks
     at every session that is not at rest. The plan holds ids, counts and digests, no prompt, argument or result. Review
     it, then execute it. Where a decision is needed, a skeleton for --decisions is printed; fill in what you found
-    out.
+    out. What a reconciler or a child session can tell may be decided as well, and is listed apart.
 
     \b
     Exit codes:
@@ -114,78 +110,86 @@ async def plan(
     )
     async with opened(target, store) as app:
         made = await app.plan_recovery(request)
+        above = await parents(app, (item.session_id for item in made.items))
     if output is not None:
         write_private(output, made.model_dump_json(indent=2) + "\n")
     document = {
         "plan": made.model_dump(mode="json"),
-        "decisions": _skeleton(made),
+        "decisions": skeleton(made),
+        "parents": above,
         "output": None if output is None else str(output),
     }
-    return Report(document, _plan_lines(made, output))
+    return Report(document, _plan_lines(made, above, output))
 
 
-def _skeleton(made: RecoveryPlan) -> list[dict[str, str | None]]:
-    """Return the decisions to fill in; none of them is made here."""
-    return [{"session_id": name, "tool_call_id": need.tool_call_id, "action": ""} for name, need in _decidable(made)]
-
-
-def _decidable(made: RecoveryPlan) -> list[tuple[str, NeededDecision]]:
-    """Return what an operator can decide, by session; behind a hard blocker a decision would change nothing."""
-    open_items = [item for item in made.items if not item.hard_blockers]
-    return [(item.session_id, need) for item in open_items for need in item.needed_decisions]
-
-
-def _plan_lines(made: RecoveryPlan, output: Path | None) -> Iterator[RenderableType | Exact]:
-    yield facts({"plan": made.plan_id, "sessions inspected": made.inspected_session_count, "written to": output})
+def _plan_lines(made: RecoveryPlan, above: Mapping[str, str], output: Path | None) -> Iterator[RenderableType | Exact]:
+    written = None if output is None else Whole(output)
+    yield facts(
+        {"plan": Whole(made.plan_id), "sessions inspected": made.inspected_session_count, "written to": written}
+    )
     if not made.items:
-        yield Text("Nothing is to be recovered.")
-    else:
-        yield _item_table(made.items)
-        yield from _advice(code for item in made.items for code in item.blocker_codes)
-        yield from _decision_lines(made)
-    if made.next_cursor is not None:
-        yield facts({"more": f"--cursor {shlex.quote(made.next_cursor)}"})
+        page = "" if made.next_cursor is None else " on this page"
+        yield Text(f"Nothing is to be recovered{page}.")
+    for item in made.items:
+        yield Text("")
+        yield facts(_item_facts(item, above.get(item.session_id)))
+    yield from _advice(code for item in made.items for code in item.blocker_codes)
+    yield from _decision_lines(made)
+    yield from more_line(made.next_cursor)
 
 
-def _item_table(items: Iterable[RecoveryPlanItem]) -> RenderableType:
-    rows = [(item.session_id, item.agent_name, item.status, item.action, _codes(item.blocker_codes)) for item in items]
-    return table("session", "agent", "status", "action", "blockers", rows=rows)
+def _item_facts(item: RecoveryPlanItem, parent: str | None) -> dict[str, object]:
+    return {
+        "session": Whole(item.session_id),
+        "works for": whole(parent),
+        "agent": item.agent_name,
+        "status": item.status,
+        "action": item.action,
+        "blockers": _codes(item.blocker_codes),
+    }
 
 
-def _codes(codes: Iterable[BlockerCode]) -> str:
-    return ", ".join(codes)
+def _codes(codes: Iterable[BlockerCode]) -> str | None:
+    return ", ".join(codes) or None
 
 
 def _advice(codes: Iterable[BlockerCode]) -> Iterator[RenderableType]:
-    found = dict.fromkeys(codes)
-    if found:
-        yield facts({str(code): ADVICE[code] for code in found})
+    for code in dict.fromkeys(codes):
+        yield Text("")
+        yield Text(f"{code}:")
+        yield Text(f"  {ADVICE[code]}")
 
 
 def _decision_lines(made: RecoveryPlan) -> Iterator[RenderableType | Exact]:
-    needed = _decidable(made)
-    if not needed:
-        return
-    yield Text("\nDecisions needed:")
-    for session_id, need in needed:
-        yield facts(_need_facts(session_id, need))
-        yield Text("")
-    yield Text('Fill each "action" in with one that is allowed, and pass the file as --decisions:')
-    yield Exact(json.dumps(_skeleton(made), indent=2))
+    needed = decidable(made, optional=False)
+    if needed:
+        yield Text("\nDecisions needed:")
+        yield from _need_lines(needed)
+    if optional := decidable(made, optional=True):
+        yield Text("\nMay be decided, otherwise found out by itself:")
+        yield from _need_lines(optional)
+    if needed:
+        yield Text('\nFill each "action" in with one that is allowed, and pass the file as --decisions:')
+        yield Exact(json.dumps(skeleton(made), indent=2))
 
 
-def _need_facts(session_id: str, need: NeededDecision) -> dict[str, object]:
-    return {
-        "session": session_id,
-        "decide on": need.subject.replace("_", " "),
-        "call": need.tool_call_id,
-        "tool": need.tool_name,
-        "effect": need.tool_effect,
-        "attempt": need.attempt,
-        "idempotency key": need.idempotency_key,
-        "arguments digest": need.arguments_digest,
-        "allowed": ", ".join(need.allowed_actions),
-    }
+def _need_lines(needs: Iterable[Decidable]) -> Iterator[RenderableType]:
+    for index, (session_id, need) in enumerate(needs):
+        if index:
+            yield Text("")
+        yield facts(
+            {
+                "session": Whole(session_id),
+                "decide on": need.subject.replace("_", " "),
+                "call": whole(need.tool_call_id),
+                "tool": need.tool_name,
+                "effect": need.tool_effect,
+                "attempt": need.attempt,
+                "idempotency key": whole(need.idempotency_key),
+                "arguments digest": whole(need.arguments_digest),
+                "allowed": ", ".join(need.allowed_actions),
+            }
+        )
 
 
 @commands.command("execute")
@@ -220,8 +224,8 @@ async def execute(
     Example:
       cayu recovery execute plan.json --target my_agents:build_app --execution-id repair-1 --decisions decisions.json
     """
-    reviewed = read(_PLAN, file)
-    decided = () if decisions is None else read(_DECISIONS, decisions)
+    reviewed = read_plan(file)
+    decided = () if decisions is None else read_decisions(decisions, reviewed)
     try:
         request = RecoveryExecutionRequest(
             plan=reviewed, execution_id=execution_id, decisions=decided, requested_by=actor(by)
@@ -231,22 +235,25 @@ async def execute(
         raise InvalidInput(": ".join([*where, f"{faults(error)}. Nothing was written."])) from None
     async with opened(target, store) as app:
         done = await app.execute_recovery(request)
-    rows = [
-        (
-            item.session_id,
-            item.status,
-            item.action,
-            item.session_status,
-            _codes(item.blocker_codes),
-            item.receipt_event_id,
-        )
-        for item in done.items
-    ]
-    shown: list[RenderableType] = [facts({"execution": done.execution_id, "plan": done.plan_id})]
-    shown += [table("session", "result", "action", "stands at", "blockers", "receipt", rows=rows)]
-    shown += _advice(code for item in done.items for code in item.blocker_codes)
     blocked = any(item.status is RecoveryItemStatus.BLOCKED for item in done.items)
-    return Report(done.model_dump(mode="json"), shown, done=not blocked)
+    return Report(done.model_dump(mode="json"), _execution_lines(done), done=not blocked)
+
+
+def _execution_lines(done: RecoveryExecution) -> Iterator[RenderableType]:
+    yield facts({"execution": Whole(done.execution_id), "plan": Whole(done.plan_id)})
+    for item in done.items:
+        yield Text("")
+        yield facts(
+            {
+                "session": Whole(item.session_id),
+                "result": item.status,
+                "action": item.action,
+                "stands at": item.session_status,
+                "blockers": _codes(item.blocker_codes),
+                "receipt": whole(item.receipt_event_id),
+            }
+        )
+    yield from _advice(code for item in done.items for code in item.blocker_codes)
 
 
 @commands.command("startup")
@@ -271,10 +278,9 @@ async def startup(target: Target, store: AppStore = None) -> Report:
         found = await app.get_startup_recovery_status()
     counted = {"status": found.status, "brought to their end": found.scheduled_roots}
     shown: list[RenderableType] = [facts({**counted, "blocked": found.blocked_session_count})]
-    if found.blocked_sessions:
-        rows = [(each.session_id, _codes(each.blocker_codes)) for each in found.blocked_sessions]
-        shown.append(table("session", "blockers", rows=rows))
-        shown += _advice(code for each in found.blocked_sessions for code in each.blocker_codes)
+    blocked = found.blocked_sessions
+    shown += [facts({"session": Whole(each.session_id), "blockers": _codes(each.blocker_codes)}) for each in blocked]
+    shown += _advice(code for each in blocked for code in each.blocker_codes)
     if found.blocked_sessions_truncated:
         shown.append(Text(f"Only the first {len(found.blocked_sessions)} blocked sessions are listed."))
     return Report(found.model_dump(mode="json"), shown, done=found.status == "completed")
@@ -283,7 +289,7 @@ async def startup(target: Target, store: AppStore = None) -> Report:
 @commands.command("resume")
 @command
 async def resume(
-    session: Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")],
+    session: SessionId,
     target: TargetOption,
     store: AppStore = None,
 ) -> Report:
@@ -302,18 +308,8 @@ async def resume(
     Example:
       cayu recovery resume SESSION_ID --target my_agents:build_app --store runs.db
     """
-    told: list[dict[str, Any]] = []
     async with opened(target, store) as app:
-        async with aclosing(app.recover_incomplete_session(session)) as events:
-            async for event in events:
-                if event.sequence is not None:
-                    console().print(_progress(event))
-                    told.append({"sequence": event.sequence, "type": str(event.type), "tool_name": event.tool_name})
+        told = await followed(app.recover_incomplete_session(session))
         found = await standing(app, session)
-    shown = [facts({"session": session, "status": found.status}), *waiting_lines(found.pending)]
-    unknown = any(action.kind == "manual_recovery" for action in found.pending)
-    return Report({**found.document(), "events": told}, shown, done=not unknown)
-
-
-def _progress(event: Event) -> RenderableType:
-    return cell(f"{event.sequence:>5}  {event.type}  {event.tool_name or ''}".rstrip())
+    shown = [facts(found.told()), *waiting_lines(found.pending)]
+    return Report({**found.document(), "events": told}, shown, done=not found.outcome_is_open)

@@ -1,8 +1,7 @@
-"""`cayu sessions`: list sessions and look at one, from the store alone; nothing is registered and nothing written."""
+"""`cayu sessions list` and `show`: what a store holds, read from it alone; nothing is registered or written."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,8 +11,9 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from cayu.cli.output import Report, cell, command, facts, json_block, table
-from cayu.cli.standing import Standing, standing, waiting_lines
+from cayu.cli.advice import plan_command
+from cayu.cli.output import Report, Whole, cell, command, facts, json_block, whole
+from cayu.cli.standing import Standing, more_line, progress, standing, status_line, waiting_lines, why
 from cayu.cli.targets import Cursor, Limit, ReadStore, looking
 from cayu.errors import SessionNotFound
 from cayu.events import Event
@@ -25,7 +25,9 @@ from cayu.sessions.states import SessionStatus
 from cayu.sessions.streams import HeadQuery, StreamHead
 from cayu.sessions.view import CallView, RoundView, RunView, SessionView
 
-commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="List sessions, and look at one.")
+commands = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="List sessions, look at one, stop or resume it."
+)
 
 
 @commands.command("list")
@@ -55,24 +57,33 @@ async def list_sessions(
     query = HeadQuery(agent_name=agent, status=status, text=text, after=cursor, limit=limit)
     async with looking(store) as app:
         page = await app.session_store.heads(query)
-    document = {"sessions": [_head(head) for head in page.rows], "next_cursor": page.next, "total": page.total}
-    rows = [_row(head) for head in page.rows]
-    shown: list[RenderableType] = [table("session", "title", "agent", "status", "waits", "updated", rows=rows)]
-    shown.append(Text(f"{len(page.rows)} of {page.total}"))
-    if page.next is not None:
-        shown.append(facts({"more": f"--cursor {shlex.quote(page.next)}"}))
-    return Report(document, shown)
+        lost = frozenset(await lost_sessions(app))
+    listed = [_head(head, head.row.id in lost) for head in page.rows]
+    document = {"sessions": listed, "next_cursor": page.next, "total": page.total}
+    shown: list[RenderableType] = []
+    for head in page.rows:
+        shown += [facts(_head_facts(head, head.row.id in lost)), Text("")]
+    return Report(document, [*shown, Text(f"{len(page.rows)} of {page.total}"), *more_line(page.next)])
 
 
-def _head(head: StreamHead) -> dict[str, Any]:
+def _head(head: StreamHead, cut_off: bool) -> dict[str, Any]:
     state = head.state
     counted = {name: getattr(state, name) for name in ("model_steps", "tool_calls", "input_tokens", "output_tokens")}
-    return {**session_record(head).model_dump(mode="json"), "pending_actions": state.pending, **counted}
+    told = session_record(head).model_dump(mode="json")
+    return {**told, "cut_off": cut_off, "pending_actions": state.pending, **counted}
 
 
-def _row(head: StreamHead) -> tuple[object, ...]:
+def _head_facts(head: StreamHead, cut_off: bool) -> dict[str, object]:
     found = session_record(head)
-    return found.id, found.title, found.agent_name, found.status, head.state.pending or None, _moment(found.updated_at)
+    return {
+        "session": Whole(found.id),
+        "title": found.title,
+        "works for": whole(found.parent_session_id),
+        "agent": found.agent_name,
+        "status": status_line(found.status, cut_off),
+        "waits": head.state.pending or None,
+        "updated": _moment(found.updated_at),
+    }
 
 
 def _moment(at: datetime) -> str:
@@ -88,8 +99,6 @@ class _Look:
     standing: Standing
     events: tuple[Event, ...] | None
     """None when they were not asked for."""
-    lost: bool
-    """True when it was cut off at work."""
     content: bool
 
 
@@ -128,7 +137,6 @@ async def show(
             view=fold(row, loaded.records),
             standing=await standing(app, session),
             events=tuple(build_event(row, record) for record in loaded.records) if events else None,
-            lost=session in await lost_sessions(app),
             content=content,
         )
     return Report(_document(look), _lines(look))
@@ -138,7 +146,7 @@ def _document(look: _Look) -> dict[str, Any]:
     view = look.view
     document = {
         "session": look.record.model_dump(mode="json"),
-        "cut_off": look.lost,
+        "cut_off": look.standing.cut_off,
         "run": _run(view.run),
         "usage": _usage(view),
         "rounds": [_round(opened, look.content) for opened in view.rounds],
@@ -146,7 +154,7 @@ def _document(look: _Look) -> dict[str, Any]:
         if look.content
         else look.standing.document()["pending"],
         "error": view.error,
-        "interruption": (view.interruption or {}).get("reason"),
+        "interruption": view.interruption,
     }
     if look.content:
         document["messages"] = [message.model_dump(mode="json") for message in view.transcript]
@@ -205,43 +213,43 @@ def _event(event: Event, content: bool) -> dict[str, Any]:
 
 
 def _lines(look: _Look) -> Iterator[RenderableType]:
-    record, view, run = look.record, look.view, look.view.run
+    record, view, run, lost = look.record, look.view, look.view.run, look.standing.cut_off
     yield facts(
         {
-            "session": record.id,
+            "session": Whole(record.id),
             "title": record.title,
             "agent": f"{record.agent_name} ({record.provider_name} {record.model})",
             "environment": record.environment_name,
-            "works for": record.parent_session_id,
-            "status": record.status,
-            "why": _why(view),
-            "cut off": f"cayu recovery plan MODULE:FACTORY --session {shlex.quote(record.id)}" if look.lost else None,
+            "works for": whole(record.parent_session_id),
+            "status": status_line(record.status, lost),
+            "why": why(view),
+            "next": Whole(plan_command(record.id)) if lost else None,
             "created": _moment(record.created_at),
             "updated": _moment(record.updated_at),
             "run": f"{run.id}: step {run.steps} of {run.max_steps}, {_counted(run.tool_calls, run.usage)}",
             "whole session": f"{view.model_steps} steps, {_counted(view.tool_calls, view.usage)}",
         }
     )
-    if view.rounds:
-        rows = [
-            (opened.step, opened.state, call.id, call.name, call.effect, call.state, call.attempt, call.code)
-            for opened in view.rounds
-            for call in opened.calls
-        ]
-        yield table("step", "round", "call", "tool", "effect", "state", "attempt", "code", rows=rows)
+    for opened in view.rounds:
+        for call in opened.calls:
+            yield Text("")
+            yield facts(_call_facts(opened, call))
     yield from waiting_lines(look.standing.pending)
     if look.content:
         yield from _said(view)
     if look.events is not None:
-        listed = [(event.sequence, _moment(event.timestamp), event.type, event.tool_name) for event in look.events]
-        yield table("event", "at", "type", "tool", rows=listed)
+        yield Text("")
+        yield from (progress(event, _moment(event.timestamp)) for event in look.events)
 
 
-def _why(view: SessionView) -> str | None:
-    """Return the code of what ended or paused the session, with its cause where one is known."""
-    if view.error is not None:
-        return ": ".join(str(view.error[name]) for name in ("code", "detail") if view.error.get(name))
-    return (view.interruption or {}).get("reason")
+def _call_facts(opened: RoundView, call: CallView) -> dict[str, object]:
+    return {
+        "call": Whole(call.id),
+        "tool": f"{call.name} ({call.effect})",
+        "round": f"step {opened.step}, {opened.state}",
+        "state": f"{call.state}, attempt {call.attempt}",
+        "code": call.code,
+    }
 
 
 def _counted(tool_calls: int, usage: Any) -> str:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import getpass
-import importlib
-import inspect
 import os
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from cayu.errors import InvalidInput, StoreNotADatabase
+from cayu.cli.factories import build, load_factory
+from cayu.cli.output import plain
+from cayu.cli.place import here
+from cayu.errors import StoreNotADatabase
 from cayu.runtime.app import CayuApp
 from cayu.sessions.requests import ResolutionActor
+from cayu.storage.memory import InMemorySessionStore
 from cayu.storage.sql.sqlite.sessions import SQLiteSessionStore
-
-SHAPE = "build_app(*, session_store=None)"
-"""The least that a factory looks like."""
 
 
 def _well_formed(target: str) -> str:
@@ -38,6 +36,8 @@ AppStore = Annotated[
     typer.Option("--store", metavar="PATH", help="SQLite file of sessions; without it, the application's own store."),
 ]
 ReadStore = Annotated[Path, typer.Option("--store", metavar="PATH", help="SQLite file of sessions; only looked at.")]
+SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
+Reason = Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; kept in the log.")]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decides; without it, your login name.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many to list at most.")]
 Cursor = Annotated[
@@ -45,76 +45,66 @@ Cursor = Annotated[
 ]
 
 
-def load_factory(target: str) -> Callable[..., Any]:
-    """Return the function that `module:name` names. Raises `InvalidInput`; what the module itself raises comes through.
-
-    The current directory is looked at first.
-    """
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    name, _, attribute = target.partition(":")
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise InvalidInput(
-            f"There is no module {error.name!r}, looked for from {here!r} on; go to its directory, or install it."
-        ) from None
-    factory = getattr(module, attribute, None)
-    if factory is None:
-        raise InvalidInput(f"Module {name!r} has no {attribute!r}; name the function that builds the application.")
-    if not callable(factory):
-        raise InvalidInput(f"{target!r} is no function; name one like {SHAPE}.")
-    made: Callable[..., Any] = factory
-    return made
-
-
 @asynccontextmanager
 async def opened(target: str, store: Path | None) -> AsyncIterator[CayuApp]:
-    """Build the application over a store that exists, or over its own, and close it at the end."""
+    """Build the application over a store that exists, or over its own, and close it at the end.
+
+    Raises `StoreNotADatabase` before anything is read or written when the file is not there, and `InvalidInput` for a
+    factory that builds no application.
+    """
+    here().target, here().option = target, store
     factory = load_factory(target)
-    given = None if store is None else _existing(store)
+    given = None if store is None else SQLiteSessionStore(_existing(store))
     try:
-        app = await _built(factory, target, given)
+        app = await build(factory, target, given)
     except BaseException:
         if given is not None:
             await given.aclose()
         raise
     async with app:
+        _refuse_absence(app)
+        _tell_store(app)
         yield app
-
-
-def _existing(store: Path) -> SQLiteSessionStore:
-    if not store.is_file():
-        raise StoreNotADatabase(path=str(store), problem="there is no such file")
-    return SQLiteSessionStore(store)
-
-
-async def _built(factory: Callable[..., Any], target: str, store: SQLiteSessionStore | None) -> CayuApp:
-    options = {} if store is None else {"session_store": store}
-    try:
-        inspect.signature(factory).bind(**options)
-    except TypeError:
-        raise InvalidInput(
-            f"{target!r} cannot be called with {', '.join(options) or 'nothing'}; write {SHAPE}."
-        ) from None
-    made = factory(**options)
-    app = await made if inspect.isawaitable(made) else made
-    if not isinstance(app, CayuApp):
-        raise InvalidInput(f"The factory returned {type(app).__name__}; it returns a CayuApp.")
-    if store is not None and app.session_store is not store:
-        await app.aclose()
-        raise InvalidInput("The factory's application is not on the session_store that it was given; pass it on.")
-    return app
 
 
 @asynccontextmanager
 async def looking(store: Path) -> AsyncIterator[CayuApp]:
-    """Open a store for reading only: nothing is registered, created or written."""
-    async with CayuApp(session_store=SQLiteSessionStore(store, mode="ro")) as app:
+    """Open a store for reading only: nothing is registered, created or written. Raises `StoreNotADatabase`."""
+    here().option = store
+    async with CayuApp(session_store=SQLiteSessionStore(_existing(store), mode="ro")) as app:
+        _tell_store(app)
         yield app
+
+
+def _existing(store: Path) -> Path:
+    if store.is_dir():
+        raise StoreNotADatabase(path=str(store), problem="it is a folder, and --store names a file")
+    if not store.is_file():
+        raise StoreNotADatabase(path=str(store), problem="there is no such file")
+    return store
+
+
+def _refuse_absence(app: CayuApp) -> None:
+    """Raise when the application's own store is yet to be created: nothing is in it that a command could act on."""
+    for path in app.session_store.durable_state_paths():
+        if not path.exists():
+            raise StoreNotADatabase(
+                f"There is no store at {os.path.abspath(path)}; go to the folder where the application works, or pass "
+                "--store PATH. Nothing was created.",
+                path=str(path),
+                problem="there is no such file",
+            )
+
+
+def _tell_store(app: CayuApp) -> None:
+    """Keep which store was opened, and name it on stderr."""
+    place, store = here(), app.session_store
+    if paths := store.durable_state_paths():
+        place.store = ", ".join(map(os.path.abspath, paths))
+    else:
+        place.store = "in memory" if isinstance(store, InMemorySessionStore) else type(store).__name__
+    if not place.as_json:
+        typer.echo(f"store {plain(place.store)}", err=True)
 
 
 def actor(by: str | None) -> ResolutionActor:

@@ -20,7 +20,7 @@ from cayu.errors import StoreFull
 from cayu.events import EventType as E
 from cayu.runtime.outcome import session_view
 from cayu.sessions import SessionStore, SessionView
-from cayu.sessions.streams import Loaded, Unit
+from cayu.sessions.streams import Loaded, Take, Unit
 
 T = TypeVar("T")
 TARGET = "cli.workbench:build_app"
@@ -78,17 +78,31 @@ class Bench:
         )
         return self._over(SQLiteSessionStore(self.store), lambda app: run_to_completion(app, request))
 
-    def lose(self, text: str, session_id: str = "s") -> None:
+    def lose(self, text: str, session_id: str = "s", **fields: Any) -> None:
         """Begin a session whose process can write nothing more once a tool has acted."""
 
         async def die(unit: Unit) -> None:
             if has(unit, E.TOOL_STAGED):
                 raise StoreFull(path="x")
 
-        request = RunRequest(agent_name="worker", session_id=session_id, messages=(Message.text("user", text),))
+        request = RunRequest(
+            agent_name="worker", session_id=session_id, messages=(Message.text("user", text),), **fields
+        )
         proxy = cast(SessionStore, StoreProxy(SQLiteSessionStore(self.store), before=die))
         with pytest.raises(StoreFull):
             self._over(proxy, lambda app: run_to_completion(app, request))
+
+    def hold(self, text: str, session_id: str = "s") -> None:
+        """Begin a session that is in the hand of somebody who may be at work."""
+
+        async def claim(app: CayuApp) -> None:
+            loaded = await app.session_store.load(session_id)
+            assert loaded is not None
+            state = loaded.head.state
+            await app.session_store.append(Unit(session_id, state.version, Take("another", evicting=state.owner)))
+
+        self.lose(text, session_id)
+        self._over(SQLiteSessionStore(self.store), claim)
 
     def log(self, session_id: str = "s") -> Loaded:
         """Return a session's head and records."""

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 from cli.support import TARGET, Bench, cayu
 from cli.workbench import NASTY, SECRET
+from runtime.support import has
 
+from cayu import SQLiteSessionStore
 from cayu.canonical import loads
+from cayu.errors import StoreFull
 from cayu.events import EventType as E
 from cayu.sessions import SessionStatus
+from cayu.sessions.streams import Unit
 
 
 def pending(bench: Bench, *more: object) -> Any:
     return cayu("pending", "--store", bench.store, *more)
+
+
+def planning(session: str, target: str, bench: Bench) -> str:
+    """The command that plans a session's recovery over the bench's store."""
+    return f"cayu recovery plan {target} --session {session} --output plan.json --store {bench.store}"
 
 
 def decide(bench: Bench, verb: str, *more: object) -> Any:
@@ -62,6 +72,74 @@ def test_what_waits_is_found_by_session_by_kind_and_by_page(bench: Bench) -> Non
     assert pending(bench, "--kind", "other").code == 2
 
 
+def test_a_call_of_which_nobody_knows_says_that_no_approval_settles_it(bench: Bench) -> None:
+    bench.run("talk", "above")
+    bench.lose("send x", "a b", parent_session_id="above")
+    assert cayu("recovery", "resume", "a b", "--target", TARGET, "--store", bench.store).code == 1
+    done = pending(bench)
+    assert "no approve settles it" in done.out
+    command = "cayu recovery plan MODULE:FACTORY --session 'a b' --output plan.json"
+    assert f"{command} --store {bench.store}\n" in done.out
+    assert re.search(r"^works for +above$", done.out, re.MULTILINE)
+    (action,) = pending(bench, "--json").json["actions"]
+    assert (action["kind"], action["parent_session_id"]) == ("manual_recovery", "above")
+    assert action["arguments"] == {"item": "x"}
+    assert '"item": "x"' in done.out
+    assert '"item": "x"' not in pending(bench, "--no-arguments").out
+
+
+def test_what_waits_says_what_to_do_next(bench: Bench) -> None:
+    bench.run("order x")
+    bench.run("ask x", "q")
+    out = pending(bench).out
+    over = f"--target MODULE:FACTORY --store {bench.store}\n"
+    assert f"cayu approve {bench.actions()[0]} {over}" in out
+    assert f"cayu answer {bench.actions('q')[0]} TEXT {over}" in out
+    assert "works for" not in out
+
+
+def test_nothing_that_one_copies_is_broken_on_a_narrow_terminal(bench: Bench) -> None:
+    name = "a-session-whose-id-" + "is-long-" * 12
+    bench.run("order x", name)
+    bench.lose("send x", "lost " * 20 + "end")
+    assert cayu("recovery", "resume", "lost " * 20 + "end", "--target", TARGET, "--store", bench.store).code == 1
+    store = ("--store", bench.store)
+    for command in (("pending", *store), ("sessions", "list", *store), ("recovery", "plan", TARGET, *store)):
+        narrow, wide = cayu(*command, width=80).out, cayu(*command, width=2000).out
+        found = {each for each in wide.split() if len(each) > 20}
+        assert found
+        assert found <= set(narrow.split())
+        assert name in narrow
+        assert "lost " * 20 + "end\n" in narrow
+    (action,) = bench.actions(name)
+    shown = cayu("sessions", "show", name, *store, "--events", width=80).out
+    for copied in (name, action, bench.view(name).rounds[0].calls[0].id):
+        assert copied in shown.split()
+    ran = cayu("approve", action, "--target", TARGET, *store, width=80).out
+    assert name in ran.split()
+
+
+def test_an_approval_of_a_session_that_was_cut_off_says_so(bench: Bench) -> None:
+    bench.run("order x")
+    (action,) = bench.actions()
+    original = SQLiteSessionStore.append
+
+    async def append(self: SQLiteSessionStore, unit: Unit) -> Any:
+        if has(unit, E.TOOL_STAGED):
+            raise StoreFull(path="x")
+        return await original(self, unit)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SQLiteSessionStore, "append", append)
+        assert decide(bench, "approve", action).code == 1
+    again = decide(bench, "approve", action)
+    assert again.code == 0
+    assert "running (cut off)" in again.out
+    assert f"{planning('s', TARGET, bench)}\n" in again.out
+    told = decide(bench, "approve", action, "--json").json
+    assert (told["cut_off"], told["repeated"]) == (True, True)
+
+
 def test_nothing_waits(bench: Bench) -> None:
     bench.run("talk")
     assert pending(bench).out == "Nothing waits.\n"
@@ -95,7 +173,10 @@ def test_with_json_nothing_but_the_document_is_on_stdout(bench: Bench) -> None:
     assert done.json == {
         "session_id": "s",
         "status": "completed",
+        "why": None,
+        "cut_off": False,
         "pending": [],
+        "store": str(bench.store),
         "action_id": action,
         "decision": "approved",
         "repeated": False,
@@ -150,7 +231,7 @@ def test_what_still_waits_is_shown_after_a_decision_that_is_not_the_last(bench: 
     done = decide(bench, "approve", first)
     assert done.code == 0
     assert "interrupted" in done.out
-    assert second in done.out
+    assert f"cayu approve {second} --target {TARGET} --store {bench.store}\n" in done.out
     assert bench.acts == []
     assert decide(bench, "deny", second).code == 0
     assert bench.acts == ["order x1"]
@@ -183,11 +264,15 @@ def test_a_decision_that_comes_too_late_is_not_done(bench: Bench, verb: str, mon
 def test_an_action_of_another_kind_says_what_it_waits_for(bench: Bench) -> None:
     bench.run("ask x")
     (action,) = bench.actions()
-    assert "waits for an answer" in decide(bench, "approve", action, "--json").error["message"]
+    error = decide(bench, "approve", action, "--json").error
+    assert "waits for an answer" in error["message"]
+    assert error["hint"] == f"cayu pending --store {bench.store} --session s"
     bench.lose("send x", "lost")
     assert cayu("recovery", "resume", "lost", "--target", TARGET, "--store", bench.store).code == 1
     (open_call,) = bench.actions("lost")
-    assert "cayu recovery plan" in decide(bench, "approve", open_call, "--json").error["message"]
+    error = decide(bench, "approve", open_call, "--json").error
+    assert "cayu recovery plan" in error["message"]
+    assert error["hint"] == planning("lost", TARGET, bench)
 
 
 def test_an_action_that_is_not_there(bench: Bench) -> None:
@@ -195,7 +280,11 @@ def test_an_action_that_is_not_there(bench: Bench) -> None:
     (action,) = bench.actions()
     error = decide(bench, "approve", "no-such", "--json").error
     assert (error["type"], error["action_id"]) == ("PendingActionNotFound", "no-such")
-    assert "`cayu pending --store PATH`" in error["message"]
+    assert "`cayu pending`" in error["message"]
+    told = f"looked in store {bench.store}; cayu pending --store {bench.store} lists what waits there"
+    assert error["hint"] == told
+    assert decide(bench, "approve", "no-such").err.endswith(f"hint: {told}\n")
+    assert decide(bench, "approve", "no-such.recovery", "--json").error["hint"] == told
     elsewhere = decide(bench, "approve", action, "--session", "other", "--json").error
     assert "in session 'other'" in elsewhere["message"]
     assert decide(bench, "approve", action, "--session", "s").code == 0

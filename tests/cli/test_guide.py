@@ -1,4 +1,4 @@
-"""`cayu guide`: the guides of the package, whole or by section, rendered on a terminal and as Markdown elsewhere."""
+"""`cayu guide`: the guides of the package, whole or by section, as the Markdown that they are."""
 
 from __future__ import annotations
 
@@ -121,15 +121,9 @@ def test_a_whole_guide_is_printed_as_it_is(shelf: Path) -> None:
     }
 
 
-def test_a_guide_is_laid_out_on_a_terminal(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guides.sys, "stdout", Terminal())
-    laid_out = guides._shown(TEXT)
-    assert type(laid_out).__name__ == "Markdown"
-
-
-class Terminal:
-    def isatty(self) -> bool:
-        return True
+def test_a_guide_is_printed_as_it_is_on_a_narrow_terminal_as_well(shelf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert cayu("guide", "steps", width=20).out == TEXT
 
 
 @pytest.mark.parametrize("topic", ["none", "../steps", "notes", "notes.txt", "steps.md", ""])

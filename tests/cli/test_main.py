@@ -11,7 +11,7 @@ from cli.support import cayu
 
 COMMANDS = (
     *(("recovery", name) for name in ("plan", "execute", "startup", "resume")),
-    *(("sessions", name) for name in ("list", "show")),
+    *(("sessions", name) for name in ("list", "show", "interrupt", "resume")),
     *((name,) for name in ("pending", "approve", "deny", "answer", "guide")),
 )
 
@@ -36,6 +36,7 @@ def test_the_help_lists_every_command_with_a_whole_sentence() -> None:
         }
         assert all(line.endswith(".") and not line.endswith("...") for line in lines)
     assert "Exit codes:" in cayu("--help").out
+    assert "A second Ctrl-C" in cayu("--help").out
 
 
 def test_the_version_is_the_distributions() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import typer
 from cli.workbench import NASTY
 from pydantic import TypeAdapter
+from rich.console import RenderableType
 from typer.testing import CliRunner
 
-from cayu.cli.output import Exact, Report, cell, command, facts, json_block, plain, table, visible_json
+from cayu.cli.output import Exact, Report, Whole, cell, command, facts, json_block, plain, visible_json
 from cayu.errors import AlreadyDecided
 
 
@@ -53,7 +55,7 @@ def test_no_line_of_a_value_passes_for_one_of_ours() -> None:
 
 
 def test_markup_in_a_cell_stays_text() -> None:
-    made = report((table("t", rows=[("[red]x[/red]",)]), facts({"name": "[link=y]z[/link]", "none": None})))
+    made = report((cell("[red]x[/red]"), facts({"name": "[link=y]z[/link]", "none": None})))
     assert "[red]x[/red]" in made.stdout
     assert "[link=y]z[/link]" in made.stdout
     assert "none" not in made.stdout
@@ -62,8 +64,24 @@ def test_markup_in_a_cell_stays_text() -> None:
 
 def test_nothing_is_cut_off_where_the_line_ends() -> None:
     long = "x" * 300
-    made = report((table("a", "b", rows=[(long, long)]), facts({"name": long})), columns="80")
+    spaced = Whole(" ".join(["y"] * 150))
+
+    def shown() -> Iterator[RenderableType]:
+        yield cell(long)
+        yield facts({"name": Whole(long), "word": long, "spaced": spaced, "words": "z " * 130})
+
+    made = report(shown(), columns="80")
+    lines = made.stdout.splitlines()
+    assert long in lines
+    assert f"name    {long}" in lines
+    assert f"spaced  {spaced}" in lines
     assert made.stdout.count("x") == 900
+    assert "word    " + "x" * 72 in lines
+    assert "        " + "x" * 72 in lines
+    words = [line for line in lines if "z" in line]
+    assert len(words) > 2
+    assert all(len(line) <= 80 for line in words)
+    assert all(line.startswith(" " * 8) for line in words[1:]), "no line of a value passes for a name"
 
 
 def report(shown: Any, *, done: bool = True, columns: str = "120", arguments: tuple[str, ...] = ()) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -76,7 +77,7 @@ def test_a_session_that_was_killed_in_an_external_call_is_brought_to_its_end(kil
     assert changed.code == 0, changed.err
     assert ADVICE[BlockerCode.REGISTRATION_INCOMPATIBLE] in changed.out
     blocked = execute(killed, plan="changed.json", target="agents:build_changed", execution="x0")
-    assert (blocked.code, blocked.err) == (1, "")
+    assert (blocked.code, blocked.err) == (1, f"store {killed.store}\n")
     assert "registration_incompatible" in blocked.out
 
     plan = planned(killed)
@@ -132,21 +133,46 @@ def test_ctrl_c_interrupts_the_session_cleanly(tmp_path: Path) -> None:
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=30)
     assert (child.returncode, out) == (130, "")
-    assert err.startswith("Interrupted; ")
+    assert err.startswith(f"store {bench.store}\nInterrupted; ")
     state = bench.log().head.state
     assert (state.status, state.owner) == (SessionStatus.INTERRUPTED, None)
     assert [each.state for each in bench.view().rounds[0].calls] == [CallState.UNKNOWN]
 
 
-def test_errors_are_sentences_and_faults_of_others_are_tracebacks(killed: Bench) -> None:
+def test_a_session_is_interrupted_from_another_process(tmp_path: Path) -> None:
+    shutil.copy(workbench.__file__, tmp_path / "agents.py")
+    bench = Bench(tmp_path)
+    bench.run("talk")
+    with subprocess.Popen(
+        [
+            *(sys.executable, "-m", "cayu.cli.main", "sessions", "resume", "s", f"send {workbench.HOLD}"),
+            *("--target", TARGET, "--store", "runs.db"),
+        ],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as child:  # fmt: skip
+        assert child.stdout is not None
+        assert any(line.startswith("the tool says") for line in child.stdout)
+        busy = cayu(bench, "sessions", "resume", "s", "more", "--target", TARGET, "--store", "runs.db", "--json").error
+        assert busy["type"] == "SessionRunning"
+        asked = cayu(bench, *shlex.split(busy["hint"])[1:], "--reason", "closing time", "--json")
+        assert (asked.code, asked.json["asked"], asked.json["closed"]) == (0, ["s"], [])
+        out, _ = child.communicate(timeout=45)
+    assert child.returncode == 1
+    assert "why      interrupt_requested\n" in out
+    assert [each.state for each in bench.view().rounds[0].calls] == [CallState.UNKNOWN]
+
+
+def test_errors_are_sentences_also_for_faults_of_others(killed: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = cayu(killed, "recovery", "plan", "agents:nothing", "--store", "runs.db")
     assert (refused.code, refused.out) == (1, "")
     assert refused.err.startswith("Error: Module 'agents' has no 'nothing'")
     assert "Traceback" not in refused.err
     broken = cayu(killed, "recovery", "plan", "agents:build_badly", "--store", "runs.db")
     assert broken.code == 1
-    assert "Traceback" in broken.err
-    assert "a fault of the factory" in broken.err
+    assert broken.err.startswith("Error: factory 'agents:build_badly' raised LookupError at agents.py:")
+    assert broken.err.count("\n") == 1
+    monkeypatch.setenv("CAYU_TRACEBACK", "1")
+    assert cayu(killed, "recovery", "plan", "agents:build_badly", "--store", "runs.db").err.startswith("Traceback")
     usage = cayu(killed, "recovery", "plan")
     assert usage.code == 2
 
@@ -156,5 +182,5 @@ def test_an_output_that_cannot_say_everything_is_no_failure(tmp_path: Path, monk
     bench.run("talk", title="試料")
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     done = cayu(bench, "sessions", "list", "--store", "runs.db")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (0, f"store {bench.store}\n")
     assert "\\u8a66\\u6599" in done.out

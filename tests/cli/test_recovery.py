@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from runtime.support import has
 
 from cayu import SQLiteSessionStore
 from cayu.canonical import loads
+from cayu.cli.evidence import DECISIONS_EXAMPLE, PLAN_EXAMPLE
 from cayu.cli.recovery import ADVICE
 from cayu.errors import StoreFull
 from cayu.events import EventType as E
@@ -105,7 +107,9 @@ def test_a_skeleton_that_is_not_filled_in_is_refused(bench: Bench) -> None:
     plan, before = planned(bench), bench.log().records
     error = execute(bench, plan, "--decisions", decided(bench, ""), "--json").error
     assert error["type"] == "InvalidInput"
-    assert "decisions.json: 0.action: " in error["message"]
+    (call,) = bench.view().rounds[0].calls
+    allowed = "0.action: the plan allows tool_mark_completed or tool_mark_failed for call"
+    assert f"decisions.json: {allowed} {call.id!r}." in error["message"]
     assert bench.log().records == before
 
 
@@ -132,7 +136,26 @@ def test_sessions_that_are_not_at_rest_are_found_by_agent_and_by_page(bench: Ben
     shown = cayu("recovery", "plan", TARGET, "--limit", 2, "--store", bench.store)
     assert "--cursor" in shown.out
     resting = cayu("recovery", "plan", TARGET, "--agent", "nobody", "--store", bench.store)
-    assert "Nothing is to be recovered." in resting.out
+    assert "Nothing is to be recovered.\n" in resting.out
+    assert "--cursor" not in resting.out
+
+
+def test_a_page_on_which_nothing_is_to_be_recovered_says_that_there_are_more(bench: Bench) -> None:
+    bench.run("fail", "f1")
+    bench.run("fail", "f2")
+    done = cayu("recovery", "plan", TARGET, "--limit", 1, "--store", bench.store)
+    assert "Nothing is to be recovered on this page.\n" in done.out
+    cursor = shlex.split(done.out.splitlines()[-1])[-1]
+    assert (
+        cursor
+        == cayu("recovery", "plan", TARGET, "--limit", 1, "--store", bench.store, "--json").json["plan"]["next_cursor"]
+    )
+    while (
+        "on this page"
+        in (done := cayu("recovery", "plan", TARGET, "--limit", 1, "--cursor", cursor, "--store", bench.store)).out
+    ):
+        cursor = shlex.split(done.out.splitlines()[-1])[-1]
+    assert done.out.endswith("Nothing is to be recovered.\n")
 
 
 def test_a_session_written_to_a_moment_ago_counts_as_owned(bench: Bench) -> None:
@@ -219,6 +242,7 @@ def test_a_plan_is_executed_under_its_id_and_an_exact_repeat_does_nothing(bench:
     assert (other["type"], other["execution_id"]) == ("RecoveryExecutionConflict", "x1")
     stale = execute(bench, plan, "--decisions", decisions, "--json", execution="x2").error
     assert (stale["type"], stale["session_id"]) == ("StaleRecoveryPlanError", "s")
+    assert stale["hint"].startswith(f"cayu recovery plan {TARGET} --session s --output ")
     assert bench.log().records == records
 
 
@@ -297,8 +321,9 @@ def test_a_plan_that_is_none_is_refused_with_the_place(lost: Bench, tmp_path: Pa
         ("", "Invalid JSON"),
         ('[{"session_id": "s"', "Invalid JSON"),
         ("{}", "Input should be a valid"),
+        ("[5]", "0: Input should be"),
         (f'[{{"session_id": "s", "action": "{SECRET}"}}]', "0.action: "),
-        ('[{"session_id": "s", "action": "automatic_repair"}]', "needs no decision"),
+        ('[{"session_id": "s", "action": "automatic_repair"}]', "0.action: the plan allows tool_mark_"),
         ('[{"session_id": "s", "action": "tool_mark_failed", "tool_call_id": "c9"}]', "asks for no decision on 'c9'"),
         ('[{"session_id": "s", "action": "tool_mark_failed", "tool_call_id": "c", "sure": true}]', "0.sure: "),
     ],
@@ -313,6 +338,51 @@ def test_decisions_that_are_none_are_refused_with_the_place(lost: Bench, tmp_pat
     shown = execute(lost, plan, "--decisions", file)
     assert (shown.code, shown.out) == (1, "")
     assert shown.err.startswith("Error: ")
+
+
+def test_files_that_were_mixed_up_say_what_was_expected(lost: Bench, tmp_path: Path) -> None:
+    plan, decisions = lost.folder / "plan.json", tmp_path / "mine.json"
+    decisions.write_text('[{"session_id": "s", "action": "tool_mark_failed", "tool_call_id": "c"}]')
+    single = tmp_path / "single.json"
+    single.write_text('{"session_id": "s", "action": "tool_mark_failed", "tool_call_id": "c"}')
+    for given in (plan, single):
+        error = execute(lost, plan, "--decisions", given, "--json").error
+        assert error["hint"] == DECISIONS_EXAMPLE
+        json.loads("".join(DECISIONS_EXAMPLE.splitlines()[1:]))
+    for given in (decisions, single):
+        assert execute(lost, given, "--json").error["hint"] == PLAN_EXAMPLE
+    shown = execute(lost, decisions, "--decisions", plan).err
+    first, *lines = PLAN_EXAMPLE.splitlines()
+    assert shown.splitlines()[1:] == [f"hint: {first}", *lines]
+    decisions.write_text('[{"session_id": "s", "action": "model_mark_failed", "tool_call_id": "c"}]')
+    wrong = execute(lost, plan, "--decisions", decisions, "--json").error
+    assert "0.action: the plan allows tool_mark_completed or tool_mark_failed. " in wrong["message"]
+    assert "hint" not in wrong
+
+
+def test_a_decision_that_is_optional_is_listed_apart_and_not_asked_for(bench: Bench) -> None:
+    bench.lose("send x")
+    reconciled = "cli.workbench:build_reconciled"
+    done = cayu("recovery", "plan", reconciled, "--session", "s", "--store", bench.store)
+    assert "May be decided, otherwise found out by itself:" in done.out
+    assert "Decisions needed" not in done.out
+    assert "Fill each" not in done.out
+    told = cayu("recovery", "plan", reconciled, "--session", "s", "--store", bench.store, "--json").json
+    assert told["decisions"] == []
+    (need,) = told["plan"]["items"][0]["needed_decisions"]
+    assert need["optional"] is True
+    assert need["idempotency_key"] in done.out
+    assert execute(bench, planned(bench, target=reconciled), target=reconciled).code == 0
+    assert bench.view().status == SessionStatus.COMPLETED
+
+
+def test_a_plan_names_the_session_that_another_works_for(bench: Bench) -> None:
+    bench.run("talk", "above")
+    bench.lose("send x", parent_session_id="above")
+    done = cayu("recovery", "plan", TARGET, "--session", "s", "--store", bench.store)
+    assert "works for  above\n" in done.out
+    told = cayu("recovery", "plan", TARGET, "--session", "s", "--store", bench.store, "--json").json
+    assert told["parents"] == {"s": "above"}
 
 
 def test_files_that_are_not_there_are_told(lost: Bench) -> None:

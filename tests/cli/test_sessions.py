@@ -88,6 +88,19 @@ def test_content_is_shown_when_it_is_asked_for(bench: Bench) -> None:
     assert told["events"][0]["payload"]
 
 
+def test_sessions_that_were_cut_off_are_marked_in_the_list(bench: Bench) -> None:
+    bench.lose("send x", "gone")
+    bench.run("talk", "done")
+    bench.hold("send x", "held")
+    lines = listed(bench).out.splitlines()
+    assert lines.count("status   running (cut off)") == 1
+    assert lines.count("status   running") == 1
+    told = {each["id"]: each["cut_off"] for each in listed(bench, "--json").json["sessions"]}
+    assert told == {"gone": True, "done": False, "held": False}
+    gone = cayu("sessions", "show", "gone", "--store", bench.store)
+    assert "running (cut off)" in gone.out
+
+
 def test_a_session_that_was_cut_off_says_how_to_go_on(bench: Bench) -> None:
     bench.lose("send x")
     assert shown(bench, "--json").json["cut_off"] is True

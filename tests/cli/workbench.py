@@ -6,6 +6,7 @@ What its tools do is kept beside the store, in acts.txt: one line each time one 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -27,13 +28,24 @@ from cayu import (
 from cayu.errors import ProviderError
 from cayu.providers import ModelRequest, ModelStreamEvent, ScriptedModelProvider
 from cayu.sessions import SessionStore
-from cayu.tools import AskUserTool, ByNameToolPolicy, ToolPolicyDecision
+from cayu.tools import (
+    AskUserTool,
+    ByNameToolPolicy,
+    EffectOutcome,
+    Reconciliation,
+    ReconciliationRequest,
+    ToolEffectReconciler,
+    ToolOutcomeUnknown,
+    ToolPolicyDecision,
+)
 
 SECRET = "s3cret-value"
 NASTY = "[bold]bold[/bold] \x1b[31mred\x1b[0m \u202ereversed"
 """Text with which a terminal or a markup language would do something."""
 HOLD = "until it is stopped"
 """An item that takes a tool longer than anybody waits."""
+UNSURE = "unsure"
+"""An item of which a tool cannot say whether it has acted on it."""
 OWN_STORE = "WORKBENCH_STORE"
 """The environment variable that names the application's own store."""
 
@@ -60,28 +72,36 @@ class TracedTool(Tool):
             acts.flush()
             os.fsync(acts.fileno())
         print("the tool says something on stdout", flush=True)
+        if args.get("item") == UNSURE:
+            raise ToolOutcomeUnknown
         if args.get("item") == HOLD:
             await asyncio.sleep(60)
         return ToolResult(content=f"did it with {args.get('item')}")
 
 
 def play(request: ModelRequest) -> Any:
-    """Answer the first message by its first word, and a tool's result with a sentence."""
+    """Answer a message by its first word, and a tool's result with a sentence."""
     if request.messages[-1].role == "tool":
         return f"all done, {SECRET}"
-    wanted, _, item = request.messages[0].plain_text.partition(" ")
+    wanted, _, item = request.messages[-1].plain_text.partition(" ")
     if wanted == "fail":
         raise ProviderError(SECRET, code="overloaded")
     scripts: dict[str, list[ModelStreamEvent]] = {
         "send": [ModelStreamEvent.tool_call("send", {"item": item}, id="p1")],
         "order": [ModelStreamEvent.tool_call("order", {"item": item}, id="p1")],
         "both": [ModelStreamEvent.tool_call("order", {"item": f"{item}{n}"}, id=f"p{n}") for n in (1, 2)],
+        "again": [
+            *(ModelStreamEvent.tool_call("send", {"item": f"{item}{n}"}, id=f"p{n}") for n in (1, 2)),
+            ModelStreamEvent.completed("tool_calls", {"input_tokens": 1, "output_tokens": 1}),
+        ],
         "ask": [ModelStreamEvent.tool_call("ask_user", {"question": item, "options": ["yes", "no"]}, id="p1")],
     }
     return scripts.get(wanted, "hello")
 
 
-def build_app(*, session_store: SessionStore | None = None, version: str = "1") -> CayuApp:
+def build_app(
+    *, session_store: SessionStore | None = None, version: str = "1", reconciler: ToolEffectReconciler | None = None
+) -> CayuApp:
     """Return the application; `send` acts on the outside at once, `order` waits for an approval."""
     store = session_store or SQLiteSessionStore(os.environ[OWN_STORE])
     folder = store.durable_state_paths()[0].parent
@@ -95,6 +115,7 @@ def build_app(*, session_store: SessionStore | None = None, version: str = "1") 
             AskUserTool(),
         ],
         tool_policy=ByNameToolPolicy({"order": ToolPolicyDecision.REQUIRE_APPROVAL}),
+        tool_effect_reconcilers={"send": reconciler} if reconciler else None,
     )
     return app
 
@@ -108,6 +129,19 @@ async def build_later(*, session_store: SessionStore | None = None) -> CayuApp:
 def build_changed(*, session_store: SessionStore | None = None) -> CayuApp:
     """Return the application with its tools implemented anew."""
     return build_app(session_store=session_store, version="2")
+
+
+def build_reconciled(*, session_store: SessionStore | None = None) -> CayuApp:
+    """Return the application with somebody who can find out what `send` has done."""
+    return build_app(session_store=session_store, reconciler=Asks())
+
+
+class Asks(ToolEffectReconciler):
+    """Finds out that every call has acted."""
+
+    async def reconcile(self, request: ReconciliationRequest) -> Reconciliation:
+        """Say that it has acted."""
+        return Reconciliation(outcome=EffectOutcome.COMPLETED, reference="the book")
 
 
 def build_other(*, session_store: SessionStore | None = None) -> CayuApp:
@@ -132,7 +166,17 @@ def build_fixed() -> CayuApp:
 
 def build_badly(*, session_store: SessionStore | None = None) -> CayuApp:
     """Fail, as a fault in somebody's code does."""
-    raise LookupError("a fault of the factory")
+    raise LookupError(SECRET)
+
+
+def build_from_elsewhere(*, session_store: SessionStore | None = None) -> CayuApp:
+    """Fail within the code of a library."""
+    return CayuApp(session_store=json.loads(f"{{{SECRET}"))
+
+
+def build_configured(config: str, *, session_store: SessionStore | None = None) -> CayuApp:
+    """Return the application, for those who have a configuration."""
+    return build_app(session_store=session_store, version=config)
 
 
 no_function = 3

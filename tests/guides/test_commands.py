@@ -114,6 +114,8 @@ def test_a_stuck_session_is_settled_with_the_commands_shown(desk: Path) -> None:
     assert again["items"][0]["status"] == "repeated"
     assert run(shown("recovery startup"))["status"] == "completed"
     assert module.SENT == ["Ulm"]
+    turn = run(shown("sessions resume").replace("watch", "ulm"))
+    assert (turn["status"], turn["pending"], turn["store"]) == ("completed", [], str(desk / "desk.db"))
 
 
 async def test_the_server_shown_answers_operators(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
