@@ -2,6 +2,7 @@
 
 import os
 from collections import defaultdict
+from typing import Any
 
 import pytest
 from house.traceability import TABLE, Coverage, is_whole, mark_faults, read_rows
@@ -10,6 +11,8 @@ from house.traceability import TABLE, Coverage, is_whole, mark_faults, read_rows
 FINISHED_AREAS = ("core", "recovery")
 
 COVERAGE = pytest.StashKey[Coverage]()
+TOLD = pytest.StashKey[str]()
+SUMMARY = "requirements"
 
 
 def require_tool(name: str, found: object) -> None:
@@ -43,11 +46,28 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     config.stash[COVERAGE] = Coverage(rows, FINISHED_AREAS, {each: tuple(nodes) for each, nodes in held.items()}, whole)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where several processes share the tests, hand what each has collected to the one that reports."""
+    coverage = session.config.stash.get(COVERAGE, None)
+    told = getattr(session.config, "workeroutput", None)
+    if told is not None and coverage is not None and coverage.whole:
+        told[SUMMARY] = coverage.summary()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take in what a process has collected; it is the same in all."""
+    summary = getattr(node, "workeroutput", {}).get(SUMMARY)
+    if summary is not None:
+        node.config.stash[TOLD] = summary
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """After a run over everything, say which rows still have no test."""
     coverage = config.stash.get(COVERAGE, None)
-    if coverage is not None and coverage.whole:
-        terminalreporter.write_line(coverage.summary())
+    summary = coverage.summary() if coverage is not None and coverage.whole else config.stash.get(TOLD, None)
+    if summary is not None:
+        terminalreporter.write_line(summary)
 
 
 @pytest.fixture(scope="session")

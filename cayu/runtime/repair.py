@@ -86,7 +86,7 @@ class Repair:
             await drive.log.commit(lead, release=True)
             return False
         lead.append(Draft(E.SESSION_RESUMED, {"continues": True}))
-        if (view.interruption or {}).get("reason") == "manual_recovery":
+        if (view.interruption or {}).get("reason") == "manual_recovery" and not view.interrupt_requested:
             return await self._continue(drive, opened, lead)
         await drive.log.commit([*lead, *drive.rounds.closing(lead, opened), _ended_as(view)], release=True)
         return False

@@ -191,8 +191,10 @@ class RoundRunner:
             await self._log.commit([*lead, *stop], opened=opened, release=bool(stop))
             reach("round.closed")
         else:
-            paused = Draft(E.SESSION_INTERRUPTED, {"reason": "manual_recovery", "tool_round_id": opened.id})
-            await self._log.commit([*lead, paused], release=True, opened=opened)
+            ended = {"reason": "manual_recovery", "tool_round_id": opened.id}
+            if self._log.view.interrupt_requested:
+                ended |= {"reason": "interrupt_requested", "needs": "manual_recovery"}
+            await self._log.commit([*lead, Draft(E.SESSION_INTERRUPTED, ended)], release=True, opened=opened)
 
     @property
     def _round(self) -> RoundView:

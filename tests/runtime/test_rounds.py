@@ -362,6 +362,7 @@ async def test_a_result_that_cannot_be_kept_is_an_error_of_a_completed_call(give
     await assert_consistent(app)
 
 
+@pytest.mark.slow  # its log lines hold what cannot travel between the processes of a shared run
 @pytest.mark.parametrize("store_kind", ["memory", "sqlite"])
 async def test_lone_surrogates_are_replaced_wherever_they_enter(store_kind: str, tmp_path: Path) -> None:
     async def gives(ctx: ToolContext, args: dict[str, Any]) -> ToolResult:

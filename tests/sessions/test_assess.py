@@ -64,12 +64,13 @@ def registered(name: str) -> frozenset[BlockerCode]:
     return frozenset({Code.REGISTRATION_INCOMPATIBLE}) if name.startswith("changed") else NOTHING
 
 
-@pytest.mark.parametrize("name", FITTING)
-@pytest.mark.parametrize("status", SessionStatus)
 @pytest.mark.parametrize("calls", ROUNDS, ids=lambda calls: "+".join("/".join(call) for call in calls))
-def test_every_round_in_every_status_under_every_registration(
-    calls: tuple[tuple[str, str], ...], status: str, name: str
-) -> None:
+def test_every_round_in_every_status_under_every_registration(calls: tuple[tuple[str, str], ...]) -> None:
+    for status, name in itertools.product(SessionStatus, FITTING):
+        hold_of_a_round(calls, status, name)
+
+
+def hold_of_a_round(calls: tuple[tuple[str, str], ...], status: str, name: str) -> None:
     by_status = ROUNDS[calls]
     expected = by_status.get(status, by_status["rest"])
     if name == "gone" and calls == (("started", "idempotent"),):
@@ -80,16 +81,19 @@ def test_every_round_in_every_status_under_every_registration(
     if registered(name):
         expected -= WAITS  # a resume would not close it here
     found = assess(session(status, calls), FITTING[name])
-    assert frozenset(found.blockers) == expected | registered(name)
+    assert frozenset(found.blockers) == expected | registered(name), (status, name)
     assert len(found.blockers) == len(set(found.blockers))
     assert found.action is (Action.LEAVE_INTACT if found.blockers else Action.AUTOMATIC_REPAIR)
     assert bool(found.unknown) is to_settle  # an operator may settle also what a reconciler will be asked about
 
 
-@pytest.mark.parametrize("asking", [False, True])
-@pytest.mark.parametrize("name", FITTING)
 @pytest.mark.parametrize("status", SessionStatus)
-def test_every_status_without_an_open_round(status: str, name: str, asking: bool) -> None:
+def test_every_status_without_an_open_round(status: str) -> None:
+    for name, asking in itertools.product(FITTING, (False, True)):
+        hold_of_a_step(status, name, asking)
+
+
+def hold_of_a_step(status: str, name: str, asking: bool) -> None:
     found = assess(session(status, asking=asking), FITTING[name])
     if status not in AT_WORK:
         assert found == Assessment(Action.LEAVE_INTACT)
