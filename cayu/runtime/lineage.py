@@ -1,4 +1,4 @@
-"""The tree of sessions: who works for whom, read from the heads' parents."""
+"""Reading heads: one, those of a status, and the tree of sessions - who works for whom."""
 
 from __future__ import annotations
 
@@ -24,6 +24,18 @@ async def head_of(store: SessionStore, session_id: str) -> StreamHead:
     if not page.rows:
         raise SessionNotFound(session_id=session_id)
     return page.rows[0]
+
+
+async def heads_of(store: SessionStore, status: str) -> AsyncIterator[StreamHead]:
+    """Yield the sessions of one status, newest first, page by page."""
+    after: str | None = None
+    while True:
+        page = await store.heads(HeadQuery(status=status, after=after, limit=PAGE))
+        for head in page.rows:
+            yield head
+        after = page.next
+        if after is None:
+            return
 
 
 async def children(store: SessionStore, session_id: str) -> AsyncIterator[StreamHead]:

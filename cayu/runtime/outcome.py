@@ -11,17 +11,15 @@ from cayu.events import Event
 from cayu.messages import Frozen
 from cayu.runtime.admission import stand
 from cayu.runtime.app import CayuApp
+from cayu.runtime.lineage import heads_of
 from cayu.runtime.ownership import is_gone
+from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.requests import ResumeRequest, RunRequest, ToolApprovalRequest, UserInputResponse
 from cayu.sessions.states import SessionStatus
-from cayu.sessions.streams import HeadQuery, is_owned
+from cayu.sessions.streams import is_owned
 from cayu.sessions.view import CallView, SessionView
 
 Request = RunRequest | ResumeRequest | ToolApprovalRequest | UserInputResponse
-
-
-MOST_LOST = 1000
-"""Sessions of one status that are looked at."""
 
 
 class ToolCallOutcome(Frozen):
@@ -97,9 +95,8 @@ async def lost_sessions(app: CayuApp) -> list[str]:
     """Return the ids of sessions that were cut off at work: their process is gone, or their lease has run out."""
     now = await app.session_store.now()
     found = []
-    for status in (SessionStatus.RUNNING, SessionStatus.INTERRUPTING):
-        page = await app.session_store.heads(HeadQuery(status=status, limit=MOST_LOST))
-        for head in page.rows:
+    for status in UNFINISHED:
+        async for head in heads_of(app.session_store, status):
             owner = head.state.owner
             if not is_owned(head.state, now) or (owner is not None and is_gone(owner)):
                 found.append(head.row.id)

@@ -11,15 +11,14 @@ from collections.abc import AsyncIterator
 from cayu.errors import InvalidSessionLog, SessionNotFound
 from cayu.runtime.admission import stand
 from cayu.runtime.drive import Services
-from cayu.runtime.lineage import head_of
+from cayu.runtime.lineage import head_of, heads_of
 from cayu.runtime.plans import Inspection, inspect
 from cayu.runtime.sweep import Blocked, end_below, end_interrupted
 from cayu.sessions.plans import MAX_BLOCKED, BlockedSession, StartupRecoveryResult
 from cayu.sessions.states import SessionStatus
-from cayu.sessions.streams import HeadQuery, StreamHead
+from cayu.sessions.streams import StreamHead
 from cayu.sessions.view import SessionView
 
-PAGE = 200
 BY_HUMAN = frozenset({"interrupt_requested", "cancelled"})
 """Reasons of an interruption that reaches the sessions below."""
 
@@ -66,22 +65,12 @@ class Startup:
 
     async def _roots(self) -> AsyncIterator[str]:
         """Yield the sessions that are being interrupted, then those whose interrupted parent has left them at work."""
-        async for head in self._heads(SessionStatus.INTERRUPTING):
+        async for head in heads_of(self._services.store, SessionStatus.INTERRUPTING):
             if not await self._is_reached_from_above(head):
                 yield head.row.id
-        async for head in self._heads(SessionStatus.RUNNING):
+        async for head in heads_of(self._services.store, SessionStatus.RUNNING):
             if head.row.parent_session_id is not None and await self._was_left_behind(head):
                 yield head.row.id
-
-    async def _heads(self, status: SessionStatus) -> AsyncIterator[StreamHead]:
-        after: str | None = None
-        while True:
-            page = await self._services.store.heads(HeadQuery(status=status, after=after, limit=PAGE))
-            for head in page.rows:
-                yield head
-            after = page.next
-            if after is None:
-                return
 
     async def _is_reached_from_above(self, head: StreamHead) -> bool:
         """True when the parent is being interrupted too, so that its own turn reaches the child."""
