@@ -141,7 +141,7 @@ def test_what_came_of_a_decision_shows_before_the_session_ends(open_lab: OpenLab
     reach(other, PromptState.ELSEWHERE)
     assert session.refresh().status == "running"
     FREE.set()
-    until(lambda: session.refresh().status == "completed")
+    until(lambda: session.refresh().status == "completed" and not lab.app.services.drives)
     lab.check_quiet()
 
 
