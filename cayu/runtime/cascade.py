@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 from cayu.canonical import dumps
-from cayu.errors import IllegalTransition, InvalidSessionLog, SessionNotRunning, SessionRunning
+from cayu.errors import IllegalTransition, InvalidSessionLog, SessionNotRunning, SessionRunning, StoreError
 from cayu.events import Event
 from cayu.runtime.admission import Standing, stand
 from cayu.runtime.drive import Drive, Services
@@ -28,9 +28,13 @@ logger = logging.getLogger("cayu.runtime")
 async def interrupt_tree(services: Services, request: InterruptSessionRequest) -> AsyncIterator[Event]:
     """Stop a session and all below it; yields what is written here. Raises `SessionNotRunning`."""
     root = await stand(services, request.session_id)
+    below = await descendants(services.store, request.session_id)
+    if root.view.status not in UNFINISHED and any(head.state.status in UNFINISHED for head in below):
+        async for event in _stop_below(services, request):
+            yield event
+        return
     _refuse_rest(root)
-    alone = not await descendants(services.store, request.session_id)
-    if not alone and not _is_at_work(services, root):
+    if below and not _is_at_work(services, root):
         for event in await ask_to_stop(services, root, request, request.session_id):
             yield event
     if _is_at_work(services, root):
@@ -46,6 +50,8 @@ async def interrupt_tree(services: Services, request: InterruptSessionRequest) -
 
 
 async def _stop_below(services: Services, request: InterruptSessionRequest) -> AsyncIterator[Event]:
+    """Stop what works for a session, the youngest first; all are tried before a failure of the store is raised."""
+    failed: StoreError | None = None
     for head in reversed(await descendants(services.store, request.session_id)):
         if head.state.status not in UNFINISHED:
             continue
@@ -57,6 +63,10 @@ async def _stop_below(services: Services, request: InterruptSessionRequest) -> A
             continue  # it has ended meanwhile
         except InvalidSessionLog:
             logger.warning("session %s below %s cannot be read, and stays as it is", head.row.id, request.session_id)
+        except StoreError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
 
 
 async def _stop(services: Services, request: InterruptSessionRequest, root_id: str) -> AsyncIterator[Event]:

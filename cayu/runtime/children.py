@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 from cayu.errors import CayuError, InvalidSessionLog, SessionNotFound
 from cayu.messages import Message
@@ -18,7 +19,7 @@ from cayu.sessions.view import CallView, SessionView
 from cayu.shielding import outlast
 from cayu.tools.reconcilers import ChildStopped
 from cayu.tools.spec import ChildOutcome, ChildSessions, ChildTask
-from cayu.tools.subagents import child_outcome, child_session_id
+from cayu.tools.subagents import ANSWERS, child_outcome, child_session_id
 
 POLL_SECONDS = 0.5
 """How often a child that is in other hands is looked at."""
@@ -32,6 +33,7 @@ class ChildRunner(ChildSessions):
     def __init__(self, parent: Drive, call: CallView) -> None:
         self._services = parent.services
         self._parent = parent
+        self._call_id = call.id
         self._id = child_session_id(call.id)
 
     async def run(self, task: ChildTask) -> ChildOutcome:
@@ -105,7 +107,13 @@ class ChildRunner(ChildSessions):
             budget_limits=view.run.budget_limits,
             parent_session_id=view.row.id,
             causal_budget_id=view.row.causal_budget_id,
+            metadata=self._answering(task),
         )
+
+    def _answering(self, task: ChildTask) -> dict[str, Any]:
+        if task.answer_characters is None:
+            return {}
+        return {ANSWERS: {"call": self._call_id, "characters": task.answer_characters}}
 
 
 def _ended(view: SessionView) -> ChildOutcome:

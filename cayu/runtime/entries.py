@@ -136,8 +136,16 @@ def enter_closing(request: InterruptSessionRequest, cascade_root: str) -> Enter:
     return repeated(enter)
 
 
+async def claim_for_budget(drive: Drive) -> None:
+    """Hold the session before anything of its budget is given back: a late owner may still be spending."""
+    view = drive.log.view
+    if (view.reservations or view.run.budget_limits) and not drive.log.claimed:
+        await drive.log.commit([])
+
+
 async def end_lost(drive: Drive, lead: Sequence[Draft], settled: Sequence[Draft] = ()) -> bool:
     """End a session that was lost as interrupted; `lead` goes before, and holds the request if there is none yet."""
+    await claim_for_budget(drive)
     stopping = ahead(drive.log.view, [(draft.type, draft.payload) for draft in lead])
     ending = await _ending(drive, plan_recovery(stopping, Registrations()), settled)
     await drive.log.commit([*lead, *ending], release=True)
@@ -188,6 +196,7 @@ async def recover(drive: Drive, attribution: Sequence[Draft] = (), settled: Sequ
     if view.interrupt_requested:
         return await end_lost(drive, attribution, settled)
     if view.open_round is None:
+        await claim_for_budget(drive)
         await drive.log.commit([*attribution, *await release_open(drive.services.ledger, drive.log)])
         return True
     plan = plan_recovery(view, drive.assembly.registrations)

@@ -28,6 +28,8 @@ CUT_OFF_CODES = frozenset({"timed_out", "cancelled_itself", "outcome_unknown", C
 """Codes of calls that were cut off: a NONE call has failed, any other may have acted."""
 
 
+GIVEN_UP_CODES = frozenset({"timed_out", "cancelled_itself"})
+"""Those of them after which the tool's code may be at work still; the others are its own word that it has ended."""
 CUT_OFF_HERE: set[str] = set()
 """Calls that this process has cut off, by id. A thread of theirs may be at work still, as long as the process lives, so
 that nobody here can say that they have not acted."""

@@ -7,7 +7,7 @@ from cayu.events import EventType as E
 from cayu.runtime.admission import Standing
 from cayu.runtime.budgeting import release_open
 from cayu.runtime.drive import Drive, Services
-from cayu.runtime.entries import end_lost, interrupt_draft, recover
+from cayu.runtime.entries import claim_for_budget, end_lost, interrupt_draft, recover
 from cayu.runtime.ownership import RECOVERING
 from cayu.runtime.rounds import limit_drafts
 from cayu.runtime.settlement import Settler
@@ -86,7 +86,8 @@ class Repair:
             await drive.log.commit(lead, release=True)
             return False
         lead.append(Draft(E.SESSION_RESUMED, {"continues": True}))
-        if (view.interruption or {}).get("reason") == "manual_recovery" and not view.interrupt_requested:
+        waits = (view.interruption or {}).get("reason") == "manual_recovery"
+        if waits and not view.interrupt_requested and self._stopping is None:
             return await self._continue(drive, opened, lead)
         await drive.log.commit([*lead, *drive.rounds.closing(lead, opened), _ended_as(view)], release=True)
         return False
@@ -101,6 +102,7 @@ class Repair:
         return not stop
 
     async def _end_lost_step(self, drive: Drive) -> bool:
+        await claim_for_budget(drive)
         given_back = await release_open(drive.services.ledger, drive.log)
         if self.action is RecoveryAction.MODEL_MARK_FAILED:
             told = Draft(E.MODEL_ERROR, {"code": "marked_failed"})
@@ -128,4 +130,5 @@ def _ended_as(view: SessionView) -> Draft:
     """Return the end that the session has come to already, to be written again after its round is closed."""
     if view.status == SessionStatus.FAILED:
         return Draft(E.SESSION_FAILED, view.error or {})
-    return Draft(E.SESSION_INTERRUPTED, {"reason": (view.interruption or {}).get("reason")})
+    ended = {"reason": (view.interruption or {}).get("reason"), "since": view.interrupted_at}
+    return Draft(E.SESSION_INTERRUPTED, ended)

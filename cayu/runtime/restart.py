@@ -6,7 +6,6 @@ execution's id. Sessions below others come first, so that what a child has come 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import aclosing
 
 from cayu.canonical import JSON
@@ -19,10 +18,10 @@ from cayu.errors import (
 )
 from cayu.runtime.admission import repeated
 from cayu.runtime.drive import Drive, Services
-from cayu.runtime.lineage import ancestors, head_of
+from cayu.runtime.lineage import ancestors
 from cayu.runtime.plans import Inspection, inspect
 from cayu.runtime.repair import Repair
-from cayu.runtime.sweep import end_below
+from cayu.runtime.sweep import end_below, stopping_ancestor
 from cayu.sessions.plans import (
     BlockerCode,
     RecoveryAction,
@@ -44,7 +43,8 @@ async def execute_plan(services: Services, request: RecoveryExecutionRequest) ->
 
     Raises `StaleRecoveryPlanError`, `RecoveryExecutionConflict` and `ContradictoryEvidence` before anything is written:
     every session is read, and all evidence checked, before the first is touched. A session that somebody changes after
-    that raises `StaleRecoveryPlanError` in its turn; what is left then needs a new plan.
+    that raises `StaleRecoveryPlanError` in its turn, and evidence that what was done meanwhile contradicts raises
+    `ContradictoryEvidence`; what is left then needs a new plan.
     """
     prepared = [await _prepare(services, request, item) for item in request.plan.items]
     repairs = sorted((each for each in prepared if isinstance(each, Repair)), key=lambda each: -each.depth)
@@ -77,18 +77,11 @@ async def _prepare(
         return _result(request, item, found, RecoveryItemStatus.BLOCKED)
     if not item.blocker_codes and item.action is RecoveryAction.LEAVE_INTACT:
         return _result(request, item, found, RecoveryItemStatus.LEFT_INTACT)
-    above = await ancestors(services.store, found.standing.view.row.parent_session_id)
-    repair = Repair(request, item, depth=len(above), stopping=await _stopping(services, above))
-    await repair.check(services, found.standing.view)
+    view = found.standing.view
+    above = await ancestors(services.store, view.row.parent_session_id)
+    repair = Repair(request, item, depth=len(above), stopping=await stopping_ancestor(services, view))
+    await repair.check(services, view)
     return repair
-
-
-async def _stopping(services: Services, above: Sequence[str]) -> str | None:
-    """Return the id of the nearest session above that is being interrupted, so that what is below ends with it."""
-    for name in above:
-        if (await head_of(services.store, name)).state.status == SessionStatus.INTERRUPTING:
-            return name
-    return None
 
 
 def _is_unchanged(planned: RecoveryPlanItem, found: RecoveryPlanItem) -> bool:
@@ -130,13 +123,21 @@ async def _execute(
     found = await _as_planned(services, request, item)
     if item.status == SessionStatus.INTERRUPTING:
         await end_below(services, item.session_id)
-    if found.standing is not None and not repair.writes and ask_again:
+    if found.standing is not None and ask_again:
         await repair.check(services, found.standing.view)  # a child may have come to its end meanwhile
     if not repair.writes:
         result = _result(request, item, found, RecoveryItemStatus.BLOCKED)
         return result.model_copy(update={"blocker_codes": (BlockerCode.TOOL_EFFECT_OUTCOME_UNKNOWN,)})
 
+    await _register(services, request)
+    status = RecoveryItemStatus.EXECUTED
+
     async def enter(drive: Drive) -> bool:
+        nonlocal status
+        before = await inspect(services, item.session_id)
+        if before.view is not None and request.execution_id in before.view.receipts:
+            status = RecoveryItemStatus.REPEATED  # by whoever was faster, or by a first try that was written after all
+            return False
         again = await _as_planned(services, request, item)
         assert again.standing is not None, "a session whose log cannot be read is not repaired"
         try:
@@ -148,7 +149,7 @@ async def _execute(
         async for _ in events:
             pass
     after = await inspect(services, item.session_id)
-    return _result(request, item, after, RecoveryItemStatus.EXECUTED, repair.action)
+    return _result(request, item, after, status, repair.action)
 
 
 async def _as_planned(services: Services, request: RecoveryExecutionRequest, item: RecoveryPlanItem) -> Inspection:

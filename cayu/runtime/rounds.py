@@ -17,7 +17,7 @@ from cayu.crashpoints import reach
 from cayu.effects import ToolEffect, idempotency_key
 from cayu.events import EventType as E
 from cayu.runtime.config import RuntimeConfig
-from cayu.runtime.invoke import CUT_OFF_CODES, CUT_OFF_HERE, Outcome, cut_off, forget, invoke
+from cayu.runtime.invoke import CUT_OFF_CODES, CUT_OFF_HERE, GIVEN_UP_CODES, Outcome, cut_off, forget, invoke
 from cayu.runtime.log import SessionLog
 from cayu.runtime.planning import APPROVAL, POLICY_FAILED, authorize
 from cayu.runtime.registry import Assembly
@@ -152,7 +152,7 @@ class RoundRunner:
         return lost(call)
 
     def _staged(self, call: CallView, outcome: Outcome) -> Draft:
-        if outcome.code in CUT_OFF_CODES:
+        if outcome.code in GIVEN_UP_CODES:
             CUT_OFF_HERE.add(call.id)
         return _stage(call, outcome)
 

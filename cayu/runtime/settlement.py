@@ -29,7 +29,7 @@ from cayu.shielding import is_cancelling
 from cayu.tools.reconcilers import Reconciliation, ReconciliationRequest
 from cayu.tools.spec import ToolResult
 from cayu.tools.subagents import (
-    MAX_ANSWER_CHARACTERS,
+    ANSWERS,
     SubagentTool,
     child_outcome,
     child_result,
@@ -147,21 +147,23 @@ class Settler:
         return NOT_KNOWN
 
     async def _child(self, call: CallView) -> Reconciliation:
-        """Answer from the session that worked for the call: its log says what it has done."""
+        """Answer from the session whose answer is the call's result, and from no other that works for it."""
         loaded = await self._store.load(child_session_id(call.id))
-        tool = self._assembly.tools.get(call.name)
         if loaded is None:
-            never = isinstance(tool, SubagentTool)
+            never = isinstance(self._assembly.tools.get(call.name), SubagentTool) and call.id not in CUT_OFF_HERE
             return Reconciliation(outcome=EffectOutcome.FAILED) if never else NOT_KNOWN
+        row = loaded.head.row
+        answers = (row.metadata or {}).get(ANSWERS)
+        if not isinstance(answers, dict) or answers.get("call") != call.id or row.parent_session_id != self._row.id:
+            return NOT_KNOWN
         try:
-            view = fold(loaded.head.row, loaded.records)
+            view = fold(row, loaded.records)
         except InvalidSessionLog:
             return NOT_KNOWN
         if view.status in UNFINISHED or view.open_round is not None:
             return NOT_KNOWN
-        bound = tool.max_answer_characters if isinstance(tool, SubagentTool) else MAX_ANSWER_CHARACTERS
-        result = child_result(child_outcome(view), bound)
-        return Reconciliation(outcome=EffectOutcome.COMPLETED, result=result, reference=view.row.instance_id)
+        result = child_result(child_outcome(view), answers["characters"])
+        return Reconciliation(outcome=EffectOutcome.COMPLETED, result=result, reference=row.instance_id)
 
     def _settled(self, call: CallView, found: Reconciliation, source: str, by: str) -> Draft:
         failed = found.outcome is EffectOutcome.FAILED

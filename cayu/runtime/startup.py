@@ -13,14 +13,13 @@ from cayu.runtime.admission import stand
 from cayu.runtime.drive import Services
 from cayu.runtime.lineage import head_of, heads_of
 from cayu.runtime.plans import Inspection, inspect
-from cayu.runtime.sweep import Blocked, end_below, end_interrupted
-from cayu.sessions.plans import MAX_BLOCKED, BlockedSession, StartupRecoveryResult
+from cayu.runtime.sweep import OWNED, Blocked, end_below, end_found, stopping_ancestor
+from cayu.sessions.plans import MAX_BLOCKED, BlockedSession, BlockerCode, StartupRecoveryResult
 from cayu.sessions.states import SessionStatus
 from cayu.sessions.streams import StreamHead
-from cayu.sessions.view import SessionView
 
-BY_HUMAN = frozenset({"interrupt_requested", "cancelled"})
-"""Reasons of an interruption that reaches the sessions below."""
+TREE_IN_DOUBT = OWNED | {BlockerCode.INVALID_CASCADE_MARKER, BlockerCode.INVALID_DURABLE_STATE}
+"""Codes of a root whose tree is left alone."""
 
 
 class Startup:
@@ -69,41 +68,36 @@ class Startup:
             if not await self._is_reached_from_above(head):
                 yield head.row.id
         async for head in heads_of(self._services.store, SessionStatus.RUNNING):
-            if head.row.parent_session_id is not None and await self._was_left_behind(head):
+            above = await self._stopped_by(head.row.id) if head.row.parent_session_id is not None else None
+            if above is not None and not await self._is_interrupting(above):
                 yield head.row.id
 
     async def _is_reached_from_above(self, head: StreamHead) -> bool:
         """True when the parent is being interrupted too, so that its own turn reaches the child."""
-        if head.row.parent_session_id is None:
-            return False
+        return head.row.parent_session_id is not None and await self._is_interrupting(head.row.parent_session_id)
+
+    async def _is_interrupting(self, session_id: str) -> bool:
         try:
-            parent = await head_of(self._services.store, head.row.parent_session_id)
+            return (await head_of(self._services.store, session_id)).state.status == SessionStatus.INTERRUPTING
         except SessionNotFound:
             return False
-        return parent.state.status == SessionStatus.INTERRUPTING
 
-    async def _was_left_behind(self, head: StreamHead) -> bool:
-        """True when the parent was interrupted while the child's present run was under way already."""
-        parent, child = await self._view(head.row.parent_session_id), await self._view(head.row.id)
-        if parent is None or child is None or parent.interrupted_at is None:
-            return False
-        reason = (parent.interruption or {}).get("reason")
-        interrupted = parent.status == SessionStatus.INTERRUPTED and reason in BY_HUMAN
-        return interrupted and child.run.started_at <= parent.interrupted_at
-
-    async def _view(self, session_id: str | None) -> SessionView | None:
+    async def _stopped_by(self, session_id: str) -> str | None:
         try:
-            return (await stand(self._services, session_id)).view if session_id is not None else None
-        except (InvalidSessionLog, SessionNotFound):
+            view = (await stand(self._services, session_id)).view
+        except InvalidSessionLog:
             return None
+        return await stopping_ancestor(self._services, view)
 
     async def _take_up(self, found: Inspection) -> bool:
-        """Bring one root and what is below it to rest; True when nothing stood against the root itself."""
+        """Bring one root and what is below it to rest; True when nothing stood against the root itself.
+
+        What is below ends also when the root has to stay, unless somebody has that in hand or it cannot be trusted.
+        """
         root_id = found.item.session_id
-        codes = found.item.blocker_codes
-        if not codes:
+        if TREE_IN_DOUBT.isdisjoint(found.item.blocker_codes):
             self._blocked |= await end_below(self._services, root_id)
-            codes = await end_interrupted(self._services, root_id, root_id)
-        if codes:
-            self._blocked[root_id] = codes
-        return not codes
+        cascade = await self._stopped_by(root_id) or root_id
+        blocked = await end_found(self._services, found, cascade)
+        self._blocked |= blocked
+        return not blocked

@@ -14,6 +14,7 @@ from cayu.errors import (
     MissingBinding,
     NotRegistered,
     SessionNeedsRecovery,
+    SessionNotFound,
     SessionNotRunning,
     SessionRunning,
 )
@@ -21,14 +22,21 @@ from cayu.runtime.admission import stand
 from cayu.runtime.cascade import ask_to_stop
 from cayu.runtime.drive import Drive, Services
 from cayu.runtime.entries import enter_recovery
-from cayu.runtime.lineage import descendants
-from cayu.runtime.plans import inspect
+from cayu.runtime.lineage import ancestors, descendants
+from cayu.runtime.plans import Inspection, inspect
 from cayu.sessions.plans import BlockerCode
 from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.requests import InterruptSessionRequest
+from cayu.sessions.states import SessionStatus
+from cayu.sessions.view import SessionView
 
 Blocked = dict[str, tuple[BlockerCode, ...]]
 """What stands against a session, by its id."""
+
+OWNED = frozenset({BlockerCode.ACTIVE_EXECUTION_OWNER, BlockerCode.ACTIVE_RECOVERY_CLAIM})
+"""Codes of a session that somebody has in hand."""
+BY_HUMAN = frozenset({"interrupt_requested", "cancelled"})
+"""Reasons of an interruption that reaches the sessions below."""
 
 _CODES: tuple[tuple[type[Exception], BlockerCode], ...] = (
     (ExecutionProfileError, BlockerCode.REGISTRATION_INCOMPATIBLE),
@@ -48,16 +56,51 @@ async def end_below(services: Services, root_id: str) -> Blocked:
     """
     blocked: Blocked = {}
     for head in reversed(await descendants(services.store, root_id)):
-        name = head.row.id
         if head.state.status not in UNFINISHED:
             continue
-        found = await inspect(services, name)
-        if BlockerCode.ACTIVE_EXECUTION_OWNER in found.item.blocker_codes and found.standing is not None:
-            await ask_to_stop(services, found.standing, InterruptSessionRequest(session_id=name), root_id)
-        codes = found.item.blocker_codes or await end_interrupted(services, name, root_id)
-        if codes:
-            blocked[name] = codes
+        found = await inspect(services, head.row.id)
+        if found.view is None or await stopping_ancestor(services, found.view) is not None:
+            blocked |= await end_found(services, found, root_id)
     return blocked
+
+
+async def end_found(services: Services, found: Inspection, root_id: str) -> Blocked:
+    """End one session that was inspected; one that somebody has in hand is asked to stop, and ends by itself."""
+    name, codes = found.item.session_id, found.item.blocker_codes
+    if (
+        found.view is not None
+        and found.standing is not None
+        and not OWNED.isdisjoint(codes)
+        and not _is_asked(found.view)
+    ):
+        await ask_to_stop(services, found.standing, InterruptSessionRequest(session_id=name), root_id)
+    codes = codes or await end_interrupted(services, name, root_id)
+    return {name: codes} if codes else {}
+
+
+def _is_asked(view: SessionView) -> bool:
+    return view.status not in UNFINISHED or view.interrupt_requested
+
+
+async def stopping_ancestor(services: Services, view: SessionView) -> str | None:
+    """Return the nearest session above whose interruption reaches the run that `view` is in, None when none does.
+
+    A run that somebody has begun by hand after the interruption is not reached by it.
+    """
+    for name in await ancestors(services.store, view.row.parent_session_id):
+        try:
+            above = (await stand(services, name)).view
+        except (InvalidSessionLog, SessionNotFound):
+            continue
+        if above.status == SessionStatus.INTERRUPTING:
+            since = above.interrupt_requested_at if view.run.resumed else None
+            if since is None or view.run.started_at <= since:
+                return name
+        reason = (above.interruption or {}).get("reason")
+        by_human = above.status == SessionStatus.INTERRUPTED and reason in BY_HUMAN
+        if by_human and above.interrupted_at is not None and view.run.started_at <= above.interrupted_at:
+            return name
+    return None
 
 
 async def end_interrupted(services: Services, session_id: str, root_id: str) -> tuple[BlockerCode, ...]:

@@ -107,9 +107,10 @@ def _started(view: SessionView, payload: Payload, at: int) -> None:
 def _resumed(view: SessionView, payload: Payload, at: int) -> None:
     view.interruption = view.interrupted_at = view.error = None
     view.interrupt_requested = False
-    view.cascade = None
+    view.interrupt_requested_at = view.cascade = None
     if not payload.get("continues"):
         _begin_run(view, payload, at)
+        view.run.resumed = True
 
 
 def _begin_run(view: SessionView, payload: Payload, at: int) -> None:
@@ -137,12 +138,13 @@ def _profile_rejected(view: SessionView, payload: Payload, at: int) -> None:
 
 
 def _interrupt_requested(view: SessionView, payload: Payload, at: int) -> None:
+    view.interrupt_requested_at = view.interrupt_requested_at if view.interrupt_requested else at
     view.interrupt_requested = True
     view.cascade = payload.get("cascade")
 
 
 def _interrupted(view: SessionView, payload: Payload, at: int) -> None:
-    view.interruption, view.interrupted_at = payload, at
+    view.interruption, view.interrupted_at = payload, payload.get("since", at)
     view.model_in_flight = False
     if payload.get("reason") in _PAUSES:
         view.run.waiting_since = at
@@ -237,7 +239,8 @@ def _round_committed(view: SessionView, payload: Payload, at: int) -> None:
 
 def _answer(call: CallView) -> ToolResultPart:
     result = call.answer
-    assert result is not None, "a round is committed when every call has ended"
+    if result is None:
+        raise ValueError("a round is committed when every call has ended")
     return ToolResultPart.model_construct(
         type="tool_result",
         tool_call_id=call.provider_call_id,

@@ -183,6 +183,8 @@ class RunView:
     tool_calls: int = 0
     usage: Usage = field(default_factory=Usage)
     started_at: int = 0
+    resumed: bool = False
+    """True when a resume began it, and not the session itself."""
     waited_us: int = 0
     """Time between pauses and the first decision after each, in microseconds."""
     waiting_since: int | None = None
@@ -215,6 +217,8 @@ class SessionView:
     interrupted_at: int | None = None
     """Microseconds since 1970, while the session is interrupted."""
     interrupt_requested: bool = False
+    interrupt_requested_at: int | None = None
+    """When the first request came that has not been followed by a resume; microseconds since 1970."""
     cascade: Any = None
     """What the last interrupt request says of the tree it belongs to; None when it names none."""
     model_in_flight: bool = False

@@ -73,6 +73,9 @@ class ChildTask:
     task: str
     limits: RunLimits
     max_steps: int
+    answer_characters: int | None = None
+    """Set when the child's answer is the call's whole result, cut to so many characters: then the child's log alone
+    says what became of the call. None for a tool that does more than that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,8 +67,12 @@ class SubagentTool(Tool):
         """Run the child to where it stops; outside a session there is nobody to do the work."""
         if ctx.children is None:
             return ToolResult(content="There are no other agents outside a session.", is_error=True)
-        task = ChildTask(self.agent_name, args["task"], self.limits, self.max_steps)
+        task = ChildTask(self.agent_name, args["task"], self.limits, self.max_steps, self.max_answer_characters)
         return child_result(await ctx.children.run(task), self.max_answer_characters)
+
+
+ANSWERS = "cayu.answers"
+"""Where a child's metadata names the call whose result it is: `{"call": id, "characters": bound}`."""
 
 
 def child_session_id(tool_call_id: str) -> str:

@@ -59,7 +59,7 @@ from cayu.sessions.plans import (
     RecoveryPlanRequest,
 )
 from cayu.sessions.requests import ToolApprovalRequest
-from cayu.sessions.states import AWAITING_HUMAN, CallState, SessionStatus
+from cayu.sessions.states import AWAITING_HUMAN, TERMINAL_CALLS, CallState, SessionStatus
 from cayu.sessions.streams import Loaded, StoredRecord, StreamState
 from cayu.sessions.view import CallView
 from cayu.storage import InMemorySessionStore, SQLiteSessionStore
@@ -395,7 +395,8 @@ class Drama:
         for opened in view.rounds:
             for call in opened.calls:
                 told = ends.get(call.id, [])
-                require(len(told) == (opened.committed_at is not None), f"{call.id} of {call.name} ends once")
+                require(len(told) == (call.state in TERMINAL_CALLS), f"{call.id} of {call.name} ends once")
+                require(opened.committed_at is None or told, f"{call.id} of {call.name} ends with its round")
                 key = key_of(view.row.instance_id, call.id)
                 known.add(key)
                 self._check_call(call, key, told)

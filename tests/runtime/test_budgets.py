@@ -41,6 +41,7 @@ from cayu.errors import (
     SessionNeedsRecovery,
     SessionNotFound,
     SessionRunFenced,
+    SessionRunning,
     StoreBusy,
     StoreFull,
 )
@@ -977,7 +978,7 @@ async def test_a_run_that_was_taken_over_leaves_no_reservation_behind() -> None:
     assert await assert_books(new) == 77
 
 
-async def test_a_recovery_that_came_too_late_releases_nothing_of_the_one_that_was_faster() -> None:
+async def test_a_recovery_holds_the_session_before_it_gives_anything_back() -> None:
     clock = FakeClock()
     store = InMemorySessionStore(clock=clock)
     ledger = Ledger(DocumentBudgetLedger(store))
@@ -985,20 +986,17 @@ async def test_a_recovery_that_came_too_late_releases_nothing_of_the_one_that_wa
     first = make_app(Provider(["unused"]), store, budget_ledger=ledger)
     with pytest.raises(StoreFull):
         await play(first.run(new_run(budget_limits=(budget(),))))
-    late, held = Gate(), Gate()
+    late = Gate()
     ledger.before = late
-    loser = asyncio.create_task(play(first.recover_incomplete_session(SESSION)))
+    slow = asyncio.create_task(play(first.recover_incomplete_session(SESSION)))
     await soon(late.reached)
-    winner = make_app(Provider([used(70, 7)], held), store)
-    won = asyncio.create_task(play(winner.recover_incomplete_session(SESSION)))
-    await soon(held.reached)
+    other = make_app(Provider([used(70, 7)]), store)
+    with pytest.raises(SessionRunning):
+        await play(other.recover_incomplete_session(SESSION))
     ledger.before = None
     late.open()
-    await asyncio.gather(loser, return_exceptions=True)
-    assert (await stands(winner))[1] == WANTED
-    held.open()
-    await won
-    assert (await status_of(winner), await assert_books(winner)) == ("completed", 77)
+    await slow
+    assert (await status_of(other), await assert_books(other)) == ("completed", WANTED)
 
 
 # Two ledgers for one application.

@@ -442,9 +442,8 @@ async def test_a_leaf_that_does_not_heed_delays_nobody_beyond_the_grace() -> Non
     assert asyncio.get_running_loop().time() - begun < 1.1
     found = [head.row.id for head in await heads(app)]
     assert {await status_of(app, name) for name in found} == {"interrupted"}
-    for name in found[:2]:
-        assert [call.state for call in await calls_of(app, name)] == [CallState.COMPLETED]
-    assert [call.state for call in await calls_of(app, found[2])] == [CallState.UNKNOWN]
+    for name in found:  # what the leaf has done is not known, and so is what those above it have
+        assert [call.state for call in await calls_of(app, name)] == [CallState.UNKNOWN]
     await asyncio.sleep(max(0.0, 1.3 - (asyncio.get_running_loop().time() - begun)))  # the deaf one ends
 
 

@@ -239,7 +239,7 @@ async def test_a_call_that_an_interruption_met(work: Any, effect: ToolEffect) ->
     if effect is NONE:
         code = "raised" if work is raise_when_cancelled else "cancelled_itself"
         assert (call.state, call.code in (code, "lost")) == ("failed", True)
-        assert view.interruption == {"reason": "interrupt_requested"}
+        assert (view.interruption or {})["reason"] == "interrupt_requested"
         return
     assert call.state == "unknown"
     assert view.interruption is not None
@@ -309,12 +309,11 @@ WAYS = {"live": _live, "after a crash": _after_crash, "by plan": _executed, "by 
 
 
 SETTLING = [*itertools.product((("completed", "order 7"), ("completed", None), ("failed", None)), WAYS)]
-SETTLING.remove((("failed", None), "live"))
 
 
 async def test_a_process_that_cut_a_call_off_does_not_believe_that_it_has_not_acted() -> None:
     """A thread of the tool may be at work still; only another process can take the reconciler's word for it."""
-    act = FakeTool("act", lose_touch, effect=EXTERNAL)
+    act = FakeTool("act", run_out_of_time, effect=EXTERNAL)
     app = await WAYS["live"]([act], says("failed"))
     view = await assert_consistent(app)
     assert (view.status, [call.state for call in view.rounds[0].calls]) == ("interrupted", ["unknown"])
@@ -393,7 +392,8 @@ async def test_an_interrupted_session_with_a_reconciler_is_closed_and_not_contin
     result = await execute(app, await planned(app))
     assert (result.items[0].status, result.items[0].session_status) == (RecoveryItemStatus.EXECUTED, "interrupted")
     view = await assert_consistent(app)
-    assert (view.open_round, view.model_steps, view.interruption) == (None, 1, {"reason": "interrupt_requested"})
+    assert (view.open_round, view.model_steps) == (None, 1)
+    assert (view.interruption or {})["reason"] == "interrupt_requested"
     assert [part.content for part in await read_by_model(app)] == ["order 7"]
     await play(app.resume(next_turn()))
     assert (await assert_consistent(app)).status == "completed"
@@ -631,7 +631,7 @@ async def test_a_session_that_a_human_interrupted_is_closed_and_not_continued(ou
     await execute(app, plan, mark(plan, outcome))
     view = await assert_consistent(app)
     assert (view.status, view.open_round, view.model_steps) == ("interrupted", None, 1)
-    assert view.interruption == {"reason": "interrupt_requested"}
+    assert (view.interruption or {})["reason"] == "interrupt_requested"
     assert [call.state for call in view.rounds[0].calls] == [outcome, "failed"]
     assert (later.calls, await waiting_ids(app)) == ([], [])
     outcome_after = await run_to_completion(app, next_turn())

@@ -10,6 +10,7 @@ from cayu import ToolEffect
 from cayu.sessions import RunLimits
 from cayu.tools import SubagentTool, ToolContext
 from cayu.tools.spec import ChildOutcome, ChildTask, InputValidator
+from cayu.tools.subagents import MAX_ANSWER_CHARACTERS
 
 
 class FakeChildren:
@@ -73,7 +74,7 @@ def test_what_bounds_a_child_belongs_to_the_identity(other: SubagentTool) -> Non
 async def test_it_hands_on_the_task_with_its_bounds() -> None:
     children, limits = FakeChildren(), RunLimits(max_tool_calls=3)
     await SubagentTool("reader", limits=limits, max_steps=5).run(context(children), {"task": "read it"})
-    assert children.tasks == [ChildTask("reader", "read it", limits, 5)]
+    assert children.tasks == [ChildTask("reader", "read it", limits, 5, MAX_ANSWER_CHARACTERS)]
 
 
 async def test_the_answer_is_the_childs_text() -> None:
