@@ -29,6 +29,7 @@ from runtime.support import (
 )
 
 from cayu import AgentSpec, CayuApp, Event, RuntimeConfig, ToolEffect
+from cayu.canonical import dumps
 from cayu.errors import SessionNotRunning, StoreFull
 from cayu.events import EventType as E
 from cayu.providers.base import ModelStreamEvent
@@ -44,10 +45,18 @@ from cayu.sessions import (
     RunLimits,
     UserInputResponse,
 )
-from cayu.sessions.streams import HeadQuery, ItemQuery, SessionStore, StreamHead, Unit
+from cayu.sessions.streams import HeadQuery, ItemQuery, Record, SessionStore, StreamHead, Unit
 from cayu.sessions.view import CallView
 from cayu.storage import InMemorySessionStore, SQLiteSessionStore
-from cayu.tools import AlwaysRequireApprovalToolPolicy, AskUserTool, SubagentTool, Tool, ToolContext, ToolResult
+from cayu.tools import (
+    AlwaysRequireApprovalToolPolicy,
+    AskUserTool,
+    ChildTask,
+    SubagentTool,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
 
 NONE, IDEMPOTENT, EXTERNAL = ToolEffect.NONE, ToolEffect.IDEMPOTENT, ToolEffect.EXTERNAL
 CONFIG = RuntimeConfig(cancel_grace_seconds=0.6)
@@ -618,3 +627,80 @@ async def test_children_are_listed_with_what_waits_in_them() -> None:
     assert sorted(asked) == sorted(await below(app))
     waiting = await app.session_store.items(ItemQuery(session_id=SESSION, state="pending"))
     assert [row.item.kind for row in waiting.rows] == ["manual_recovery"] * 3
+
+
+class Publish(Tool):
+    """Asks a child for words and then acts with them: what the child has done is not what the call has done."""
+
+    def __init__(self, acts: list[str]) -> None:
+        self.acts = acts
+        self.spec = FakeTool("ask_b", effect=EXTERNAL).spec
+
+    async def run(self, ctx: ToolContext, args: dict[str, Any]) -> ToolResult:
+        assert ctx.children is not None
+        words = (await ctx.children.run(ChildTask("b", "write it", RunLimits(), 10))).text
+        await asyncio.sleep(60)
+        self.acts.append(words)
+        return ToolResult(content="published")
+
+
+async def test_a_child_does_not_speak_for_a_call_that_does_more() -> None:
+    acts: list[str] = []
+    app = tree(subagent=Publish(acts))
+    running = asyncio.create_task(play(app.run(new_run())))
+    while not await below(app) or await status_of(app, await only_child(app)) != "completed":
+        await asyncio.sleep(0.01)
+    await play(app.interrupt_session(STOP))
+    await running
+    assert [call.state for call in await calls_of(app)] == [CallState.UNKNOWN]
+    assert await recovered(app) == ["blocked"], "its child has ended, and says nothing of what came after"
+    plan = await app.plan_recovery(RecoveryPlanRequest(session_ids=(SESSION,)))
+    [need] = plan.items[0].needed_decisions
+    found = RecoveryDecision(session_id=SESSION, action=RecoveryAction.TOOL_MARK_FAILED, tool_call_id=need.tool_call_id)
+    await app.execute_recovery(RecoveryExecutionRequest(plan=plan, execution_id="e", decisions=(found,)))
+    assert ([call.state for call in await calls_of(app)], acts) == ([CallState.FAILED], [])
+
+
+async def test_a_child_is_settled_and_goes_no_further_while_its_root_is_being_interrupted() -> None:
+    store = InMemorySessionStore()
+    leaf = FakeTool("t", effect=EXTERNAL)
+
+    async def die(unit: Unit) -> None:
+        if unit.stream != SESSION and has(unit, E.TOOL_STAGED):
+            raise StoreFull(path="x")
+        if unit.stream == SESSION and has(unit, E.EFFECT_OUTCOME_UNKNOWN):
+            raise StoreFull(path="x")
+
+    agents = {"b": ([calls("t"), calls("t"), "done"], [leaf])}
+    with pytest.raises(StoreFull):
+        await play(tree(StoreProxy(store, before=die), agents=agents).run(new_run()))
+    app = tree(store, agents=agents)
+    name = await only_child(app)
+    await play(app.recover_incomplete_session(name))
+    record = Record(E.SESSION_INTERRUPT_REQUESTED, dumps({"cascade": {"root": SESSION}}))
+    await store.append(Unit(SESSION, None, None, (record,)))
+    plan = await app.plan_recovery(RecoveryPlanRequest(session_ids=(name, SESSION)))
+    needs = [(item.session_id, need) for item in plan.items for need in item.needed_decisions if not need.optional]
+    decisions = tuple(
+        RecoveryDecision(
+            session_id=session, action=RecoveryAction.TOOL_MARK_COMPLETED, tool_call_id=need.tool_call_id, content="did"
+        )
+        for session, need in needs
+    )
+    await app.execute_recovery(RecoveryExecutionRequest(plan=plan, execution_id="e", decisions=decisions))
+    assert [await status_of(app, each) for each in (name, SESSION)] == ["interrupted"] * 2
+    assert len(leaf.calls) == 1, "its model would have called the tool again"
+
+
+async def test_a_tree_is_stopped_from_its_root_also_while_the_root_waits() -> None:
+    leaf = FakeTool("t", forever)
+    policy = AlwaysRequireApprovalToolPolicy()
+    app = tree(agents={"b": ([calls("t"), "done"], [leaf])}, policy=policy)
+    await play(app.run(new_run()))
+    name = await only_child(app)
+    [waiting] = await waiting_ids(app, name)
+    working = asyncio.create_task(play(app.resolve_tool_approval(approval(waiting, session_id=name))))
+    await asyncio.wait_for(leaf.entered.wait(), TIMEOUT)
+    await play(app.interrupt_session(STOP))
+    await working
+    assert [await status_of(app, each) for each in (name, SESSION)] == ["interrupted"] * 2

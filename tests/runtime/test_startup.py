@@ -683,3 +683,43 @@ def _ask(request: ModelRequest) -> Any:
     """Give the child to do what the parent hands over, and the tool to the child."""
     names = [tool.name for tool in request.tools]
     return calls(("ask_b", {"task": "act"}) if "ask_b" in names else "act")
+
+
+async def test_a_child_in_the_hands_of_a_recovery_is_asked_too() -> None:
+    store = InMemorySessionStore()
+    await cut_off(store, "root")
+    await lose(store, "child", parent_session_id="root")
+    owner = (await log_of_store(store, "child")).head.state.owner
+    await store.append(Unit("child", None, Take("recovery in process 1 elsewhere", evicting=owner)))
+    app = app_over(store)
+    assert codes(await sweep(app)) == {"child": (Code.ACTIVE_RECOVERY_CLAIM,)}
+    assert (await log_of(app, "child")).head.state.status == "interrupting"
+
+
+async def test_a_round_that_was_closed_too_early_is_reported_and_holds_nobody_up() -> None:
+    store = InMemorySessionStore()
+    await cut_off(store, "broken")
+    await forge(store, "broken", E.ROUND_COMMITTED, {"tool_round_id": "r", "executed": 0, "calls": 1})
+    await cut_off(store, "whole")
+    app = app_over(store)
+    result = await sweep(app)
+    assert (result.scheduled_roots, codes(result)) == (1, {"broken": (Code.INVALID_DURABLE_STATE,)})
+    assert await status_of(app, "whole") == "interrupted"
+
+
+async def test_a_child_that_a_human_has_resumed_since_is_left_to_them() -> None:
+    store = InMemorySessionStore()
+    await cut_off(store, "root")
+    await lose(store, "child", parent_session_id="root")
+    app = app_over(store)
+    await sweep(app)
+    assert await status_of(app, "child") == "interrupted"
+
+    async def die(unit: Unit) -> None:
+        if has(unit, E.SESSION_COMPLETED):
+            raise StoreFull(path="x")
+
+    with pytest.raises(StoreFull):
+        await play(app_over(StoreProxy(store, before=die)).resume(next_turn("child")))
+    assert (await sweep(app_over(store))).scheduled_roots == 0
+    assert await status_of(app_over(store), "child") == "running"
