@@ -204,8 +204,6 @@ async def contend(folder: str, who: str, rounds: int, cap: int, wanted: int, par
     """Reserve, look and settle again and again while other processes do; return what was got and the most ever seen."""
     ledger = SQLiteBudgetLedger(Path(folder) / "ledger.db")
     limit = BudgetLimit(budget_id=BUDGET, max_tokens=cap)
-    await ledger.account(BUDGET)
-    meet(Path(folder), parties)
     spent = most = 0
 
     async def one(number: int) -> None:
@@ -223,6 +221,8 @@ async def contend(folder: str, who: str, rounds: int, cap: int, wanted: int, par
             await ledger.reconcile(BUDGET, name, Amount(wanted - number % 2))
             spent += wanted - number % 2
 
+    await one(rounds + 1)  # before the others are let in, so that everybody has a share
+    meet(Path(folder), parties)
     for first in range(0, rounds, 5):
         await asyncio.gather(*(one(number) for number in range(first, first + 5)))
     await ledger.aclose()

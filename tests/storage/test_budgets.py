@@ -112,3 +112,4 @@ async def test_several_processes_never_pass_the_cap(tmp_path: Path) -> None:
     assert (account.reserved_tokens, account.reservations) == (0, ())
     assert max(most for _, most in results) <= cap
     assert account.spent_tokens > cap - 2 * wanted, "the processes did come to the cap"
+    assert all(spent for spent, _ in results)
