@@ -14,6 +14,7 @@ from cayu.messages import Message
 from cayu.runtime import CayuApp, RunOutcome, RuntimeConfig, run_to_completion
 from cayu.sessions import ResumeRequest, RunLimits, RunRequest, SessionStatus
 from cayu.storage import SQLiteKnowledgeStore, SQLiteSessionStore
+from cayu.timing import RuntimeTimingConfig
 from cayu.tools import Tool, ToolContext, ToolPolicy, ToolResult, ToolSpec, tool
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "RunOutcome",
     "RunRequest",
     "RuntimeConfig",
+    "RuntimeTimingConfig",
     "SQLiteKnowledgeStore",
     "SQLiteSessionStore",
     "SessionStatus",

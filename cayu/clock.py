@@ -8,6 +8,8 @@ from typing import Protocol
 
 MICROSECOND = 1_000_000
 """Microseconds in a second."""
+NANOSECOND = 1_000_000_000
+"""Nanoseconds in a second."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -23,6 +25,10 @@ class Clock(Protocol):
         """Return seconds that never go back, from an arbitrary origin."""
         ...
 
+    def monotonic_ns(self) -> int:
+        """Return the same counter in nanoseconds."""
+        ...
+
 
 class SystemClock:
     """The machine's own clocks."""
@@ -34,6 +40,10 @@ class SystemClock:
     def monotonic(self) -> float:
         """Return the machine's monotonic clock in seconds."""
         return time.monotonic()
+
+    def monotonic_ns(self) -> int:
+        """Return the machine's monotonic clock in nanoseconds."""
+        return time.monotonic_ns()
 
 
 def as_datetime(microseconds: int) -> datetime:

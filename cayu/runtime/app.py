@@ -17,7 +17,7 @@ from cayu.environments import Environment
 from cayu.errors import InvalidInput
 from cayu.events import Event
 from cayu.knowledge.store import KnowledgeStore
-from cayu.observability.sinks import EventSink
+from cayu.observability.sinks import EventSink, TimingSink
 from cayu.providers.base import ModelProvider
 from cayu.runtime.admission import Enter
 from cayu.runtime.cascade import interrupt_tree
@@ -32,6 +32,7 @@ from cayu.runtime.profiles import ExecutionProfilePolicy
 from cayu.runtime.registry import Registry
 from cayu.runtime.restart import execute_plan
 from cayu.runtime.startup import Startup
+from cayu.runtime.timing import RuntimeTiming
 from cayu.sessions.plans import (
     RecoveryExecution,
     RecoveryExecutionRequest,
@@ -57,6 +58,12 @@ from cayu.sessions.requests import (
 )
 from cayu.sessions.streams import ItemQuery, SessionStore
 from cayu.storage.memory import InMemorySessionStore
+from cayu.timing.records import (
+    ModelStepPreparationTiming,
+    RuntimeTimingConfig,
+    RuntimeTimingStatus,
+    ToolRoundTiming,
+)
 from cayu.tools.policy import ToolPolicy
 from cayu.tools.reconcilers import ToolEffectReconciler
 from cayu.tools.spec import Tool
@@ -75,6 +82,8 @@ class CayuApp:
         session_store: SessionStore | None = None,
         knowledge_store: KnowledgeStore | None = None,
         budget_ledger: BudgetLedger | None = None,
+        runtime_timing: RuntimeTimingConfig | None = None,
+        timing_sinks: Sequence[TimingSink] = (),
         event_sinks: Sequence[EventSink] = (),
         execution_profile_policy: ExecutionProfilePolicy | None = None,
         config: RuntimeConfig | None = None,
@@ -97,6 +106,7 @@ class CayuApp:
             clock=SystemClock(),
             ledger=budget_ledger or DocumentBudgetLedger(self.session_store),
             sinks=tuple(event_sinks),
+            timing=RuntimeTiming(runtime_timing or RuntimeTimingConfig(), (*event_sinks, *timing_sinks)),
             children=ChildRunner,
         )
         self._startup = Startup(self.services)
@@ -214,10 +224,42 @@ class CayuApp:
         """Return one session's record. Raises `SessionNotFound`."""
         return session_record(await head_of(self.session_store, session_id))
 
+    async def inspect_recent_tool_round_timing(
+        self, session_id: str | None = None, limit: int = 20
+    ) -> tuple[ToolRoundTiming, ...]:
+        """Return attempts at tool rounds that this process has seen lately, newest first; touches no store.
+
+        `session_id` is a session's id or its public reference, `Session.instance_id`; None means all sessions.
+        """
+        return self.services.timing.recent.rounds(session_id, limit)
+
+    async def inspect_recent_model_step_preparation_timing(
+        self, session_id: str | None = None, limit: int = 20
+    ) -> tuple[ModelStepPreparationTiming, ...]:
+        """Return preparations of model steps in the same way."""
+        return self.services.timing.recent.preparations(session_id, limit)
+
+    def runtime_timing_status(self) -> RuntimeTimingStatus:
+        """Return how many timing records are kept, queued, dropped and failed."""
+        return self.services.timing.status()
+
+    def add_timing_sink(self, sink: TimingSink) -> None:
+        """Deliver timing records to one more sink from now on."""
+        self.services.timing.delivery.add_sink(sink)
+
+    async def flush_runtime_timing(self) -> None:
+        """Wait until the timing records that are queued now were delivered or dropped."""
+        await self.services.timing.delivery.flush()
+
+    async def close_runtime_timing(self) -> None:
+        """Flush for at most the sinks' timeout, then stop delivering timing; what is left counts as dropped."""
+        await self.services.timing.delivery.close()
+
     async def aclose(self) -> None:
-        """Interrupt what still runs in this application, then close the stores it was given; safe to call twice."""
+        """Interrupt what still runs in this application, then close timing and the stores; safe to call twice."""
         self.services.closed = True
         await asyncio.gather(*(drive.shut() for drive in list(self.services.begun)))
+        await self.close_runtime_timing()
         await self.services.ledger.aclose()
         await self.session_store.aclose()
         if self.knowledge_store is not None:

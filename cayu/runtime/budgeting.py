@@ -24,6 +24,7 @@ from cayu.sessions.limits import BudgetLimit
 from cayu.sessions.projection import Draft
 from cayu.sessions.view import SessionView
 from cayu.shielding import finish, is_cancelling
+from cayu.timing.phases import COUNTING
 
 logger = logging.getLogger("cayu.runtime")
 
@@ -49,7 +50,8 @@ class StepBudget:
         """
         if not self._held:
             return True
-        tokens = await _counted(provider, request)
+        with self._log.timing.within(COUNTING, None):
+            tokens = await _counted(provider, request)
         self._log.check_lease()
         try:
             drafts = [await self._set_aside(name, tokens) for name in self._held]

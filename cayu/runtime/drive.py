@@ -27,16 +27,20 @@ from cayu.runtime.config import RuntimeConfig
 from cayu.runtime.lineage import cascade_drafts
 from cayu.runtime.log import SessionLog
 from cayu.runtime.outbox import Outbox
-from cayu.runtime.planning import plan_round, refused
+from cayu.runtime.planning import plan_round, refused, round_id_of
 from cayu.runtime.registry import Assembly, Registry
 from cayu.runtime.rounds import RoundRunner, limit_drafts
 from cayu.runtime.steps import ask_model, failure, model_request, step_started
+from cayu.runtime.timing import RuntimeTiming
 from cayu.sessions.accounting import step_limit
 from cayu.sessions.projection import Draft
 from cayu.sessions.records import session_record
 from cayu.sessions.streams import SessionStore, StreamHead, StreamRow
 from cayu.sessions.view import CallView, SessionView
 from cayu.shielding import finish, is_cancelling
+from cayu.timing.phases import CONSUMER, CONTEXT_POLICY, ROUND_COMMIT
+from cayu.timing.records import RuntimeTimingConfig
+from cayu.timing.session import SessionTiming
 from cayu.tools.spec import ChildSessions
 
 logger = logging.getLogger("cayu.runtime")
@@ -55,6 +59,7 @@ class Services:
     clock: Clock
     ledger: BudgetLedger
     sinks: tuple[EventSink, ...] = ()
+    timing: RuntimeTiming = field(default_factory=lambda: RuntimeTiming(RuntimeTimingConfig(), ()))
     children: Callable[[Drive, CallView], ChildSessions] | None = None
     """Gives a call of a drive the means to run child sessions."""
     drives: dict[str, Drive] = field(default_factory=dict)
@@ -65,20 +70,23 @@ class Services:
     """True once the application is closing; nothing is begun any more."""
     _timeouts: Counter[int] = field(default_factory=Counter)
 
-    async def emit(self, events: Sequence[Event]) -> None:
+    async def emit(self, events: Sequence[Event], timing: SessionTiming) -> None:
         """Hand stored events to every sink, in order; one that keeps timing out is left out from then on."""
         for event in events:
-            if event.sequence is None:
+            if event.sequence is not None:
+                with timing.delivering(event):
+                    await self._emit(event)
+
+    async def _emit(self, event: Event) -> None:
+        for index, sink in enumerate(self.sinks):
+            if self._timeouts[index] >= MOST_TIMEOUTS:
                 continue
-            for index, sink in enumerate(self.sinks):
-                if self._timeouts[index] >= MOST_TIMEOUTS:
-                    continue
-                task = asyncio.ensure_future(_emitted(sink, event))
-                done, _ = await asyncio.wait([task], timeout=self.config.sink_timeout_seconds)
-                self._timeouts[index] = 0 if done else self._timeouts[index] + 1
-                if not done:
-                    task.cancel()
-                    logger.warning("sink %s is too slow for %s", type(sink).__name__, event.type)
+            task = asyncio.ensure_future(_emitted(sink, event))
+            done, _ = await asyncio.wait([task], timeout=self.config.sink_timeout_seconds)
+            self._timeouts[index] = 0 if done else self._timeouts[index] + 1
+            if not done:
+                task.cancel()
+                logger.warning("sink %s is too slow for %s", type(sink).__name__, event.type)
 
 
 class Drive:
@@ -93,6 +101,7 @@ class Drive:
         """
         self.services = services
         self.config = config or services.config
+        self.timing = services.timing.session(services.clock)
         self._enter = enter
         self._outbox = Outbox()
         self._interrupting = False
@@ -139,7 +148,8 @@ class Drive:
         services = self.services
         if hasattr(self, "log"):
             self.log.stop()
-        self.log = SessionLog(services.store, view, self.config, services.clock, self._publish)
+        self.timing.attach(view.row.id, view.row.instance_id)
+        self.log = SessionLog(services.store, view, self.config, services.clock, self._publish, self.timing)
         self.log.create, self.log.evicting, self.log.found_epoch = create, evicting, epoch
         if role:
             self.log.claim_as(role)
@@ -171,14 +181,19 @@ class Drive:
         await self._outbox.deliver(events)
 
     async def _publish(self, events: Sequence[Event]) -> None:
+        self.timing.durable()
         if self.services.sinks:
-            await finish(self.services.emit(events))
-        await self._outbox.deliver(events)
+            await finish(self.services.emit(events, self.timing))
+        self.timing.delivered(events)
+        with self.timing.within(CONSUMER, None):
+            await self._outbox.deliver(events)
 
     async def _main(self) -> None:
+        self.timing.begin()
         try:
             await self._guarded()
         finally:
+            self.timing.end()
             if hasattr(self, "log"):
                 self.log.stop()
                 if self.services.drives.get(self.log.view.row.id) is self:
@@ -211,18 +226,23 @@ class Drive:
 
     async def _step(self) -> bool:
         view = self.log.view
+        self.timing.begin_step(view.model_steps + 1)
         timed = view.run.limits.max_elapsed_seconds is not None
         reached = step_limit(view, await self.services.store.now() if timed else 0)
         if reached is not None:
+            self.timing.end()
             await self.log.commit(limit_drafts(reached), release=True)
             return False
-        request = model_request(self.log, self.assembly)
+        with self.timing.within(CONTEXT_POLICY, None):
+            request = model_request(self.log, self.assembly)
         self._budget = budget = StepBudget(self.services.ledger, self.log)
         try:
             if not await budget.reserve(self.assembly.provider, request, step_started(self.log, self.assembly)):
                 return False
+            self.timing.asked()
             message, drafts = await ask_model(self.log, self.assembly, request)
         except ProviderError as error:
+            self.timing.end()
             given_back = await self._give_back()
             await self.log.commit([*given_back, *failure(self.log, self.assembly, error)], release=True)
             return False
@@ -238,14 +258,16 @@ class Drive:
     async def _round(self, message: Message, drafts: list[Draft]) -> bool:
         """Open the round that a model's answer asks for, and run it or pause."""
         view = self.log.view
+        self.timing.begin_round(round_id_of(view), view.model_steps + 1)
         now = await self.services.store.now()
         session = session_record(StreamHead(view.row, self.log.state))
-        planned = await plan_round(self.assembly, view, session, message, now)
+        planned = await plan_round(self.assembly, self.log, session, message, now)
         lead = [*drafts, planned.opening]
         if planned.asks:
             paused = Draft(E.SESSION_INTERRUPTED, {"reason": "awaiting_human", "tool_round_id": planned.round.id})
             self._warn_of_opaque_parts()
-            await self.log.commit([*lead, *planned.asks, paused], release=True, opened=planned.round)
+            with self.timing.within(ROUND_COMMIT, None):
+                await self.log.commit([*lead, *planned.asks, paused], release=True, opened=planned.round)
             reach("session.paused")
             return False
         calls = [call for call in planned.round.calls if not refused(call)]
@@ -266,6 +288,7 @@ class Drive:
 
     async def _stop(self, reason: str) -> None:
         """End an interrupted session: results in time are kept, the round is closed unless an outcome is unknown."""
+        self.timing.stopping()
         drafts = await self.rounds.stop()
         drafts += await self._give_back()
         opened = self.log.view.open_round
@@ -275,7 +298,8 @@ class Drive:
         ended = {"reason": reason}
         if opened is not None and (opened.unknown or any(draft.type == E.EFFECT_OUTCOME_UNKNOWN for draft in drafts)):
             ended |= {"needs": "manual_recovery", "tool_round_id": opened.id}
-        await self.log.commit([*drafts, Draft(E.SESSION_INTERRUPTED, ended)], release=True)
+        with self.timing.within_round(ROUND_COMMIT):
+            await self.log.commit([*drafts, Draft(E.SESSION_INTERRUPTED, ended)], release=True)
 
     async def _give_back(self) -> list[Draft]:
         spent = self._budget.spent if self._budget is not None else None
@@ -288,13 +312,15 @@ class Drive:
 
     async def _fail(self, error: Exception) -> None:
         logger.error("the runtime failed in session %s", self.log.view.row.id, exc_info=error)
+        self.timing.stopping()
         try:
             drafts = await self.rounds.stop()
             drafts += await self._give_back()
             opened = self.log.view.open_round
             drafts += self.rounds.closing(drafts, opened) if opened is not None else []
             ended = Draft(E.SESSION_FAILED, {"code": "runtime_error", "detail": type(error).__name__})
-            await self.log.commit([*drafts, ended], release=True)
+            with self.timing.within_round(ROUND_COMMIT):
+                await self.log.commit([*drafts, ended], release=True)
         except CayuError:
             logger.exception("the failure of session %s could not be recorded", self.log.view.row.id)
 

@@ -32,6 +32,7 @@ from cayu.sessions.requests import InterruptSessionRequest, ResumeRequest, RunRe
 from cayu.sessions.states import UNEXECUTED_WAITING
 from cayu.sessions.streams import StreamRow, readable_owner
 from cayu.sessions.view import CallView, RoundView, SessionView
+from cayu.timing.phases import ROUND_COMMIT
 
 
 def enter_run(request: RunRequest) -> Enter:
@@ -143,12 +144,25 @@ async def claim_for_budget(drive: Drive) -> None:
         await drive.log.commit([])
 
 
+def time_round(drive: Drive, *, continued: bool = False) -> None:
+    """Begin to time an attempt at the open round, if there is one: its continuation, or what a crash has left."""
+    opened = drive.log.view.open_round
+    if opened is None:
+        return
+    recovered = not continued and any(call.attempt for call in opened.calls)
+    drive.timing.begin_round(opened.id, opened.step, recovered=recovered, continued=continued)
+    known = drive.assembly.tools
+    drive.timing.name_calls((call.id, call.name if call.name in known else None) for call in opened.calls)
+
+
 async def end_lost(drive: Drive, lead: Sequence[Draft], settled: Sequence[Draft] = ()) -> bool:
     """End a session that was lost as interrupted; `lead` goes before, and holds the request if there is none yet."""
+    time_round(drive)
     await claim_for_budget(drive)
     stopping = ahead(drive.log.view, [(draft.type, draft.payload) for draft in lead])
     ending = await _ending(drive, plan_recovery(stopping, Registrations()), settled)
-    await drive.log.commit([*lead, *ending], release=True)
+    with drive.timing.within_round(ROUND_COMMIT):
+        await drive.log.commit([*lead, *ending], release=True)
     return False
 
 
@@ -199,6 +213,7 @@ async def recover(drive: Drive, attribution: Sequence[Draft] = (), settled: Sequ
         await claim_for_budget(drive)
         await drive.log.commit([*attribution, *await release_open(drive.services.ledger, drive.log)])
         return True
+    time_round(drive)
     plan = plan_recovery(view, drive.assembly.registrations)
     lead, after = _gone(drive, plan, settled)
     again = [after.call(call_id) for call_id in plan.of(CallRecovery.REPLAY)]
@@ -209,6 +224,7 @@ async def recover(drive: Drive, attribution: Sequence[Draft] = (), settled: Sequ
 
 async def continue_round(drive: Drive, lead: Sequence[Draft]) -> bool:
     """Write the decisions in `lead` with the starts of the calls that may now run, and run the round to its end."""
+    time_round(drive, continued=True)
     now = await drive.services.store.now()
     after = ahead(drive.log.view, [(draft.type, draft.payload) for draft in lead], now)
     opened = after.open_round

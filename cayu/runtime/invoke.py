@@ -15,6 +15,8 @@ from cayu.runtime.config import RuntimeConfig
 from cayu.sessions.projection import CHILD_STOPPED
 from cayu.sessions.texts import CUT_OFF, UNSTORABLE
 from cayu.sessions.view import CallResult
+from cayu.timing.phases import EXECUTION, RESULT_PROCESSING
+from cayu.timing.session import CallTimer
 from cayu.tools.reconcilers import ChildStopped, ToolOutcomeUnknown
 from cayu.tools.spec import Tool, ToolContext, ToolResult
 
@@ -45,11 +47,15 @@ class Outcome:
     one of `CUT_OFF_CODES`."""
 
 
-async def invoke(tool: Tool, ctx: ToolContext, args: dict[str, Any], config: RuntimeConfig) -> Outcome:
+async def invoke(
+    tool: Tool, ctx: ToolContext, args: dict[str, Any], config: RuntimeConfig, timer: CallTimer
+) -> Outcome:
     """Run a tool and return what it gave, as an error result where it raised or gave something that cannot be kept."""
+    timer.begin()
     reach("tool.dispatched")
     try:
-        given = await _bounded(tool.run(ctx, args), config)
+        with timer.within(EXECUTION):
+            given = await _bounded(tool.run(ctx, args), config)
     except TimeoutError:
         return cut_off("timed_out")
     except ChildStopped:
@@ -59,10 +65,12 @@ async def invoke(tool: Tool, ctx: ToolContext, args: dict[str, Any], config: Run
     except (asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        logger.exception("tool %s raised in session %s", tool.spec.name, ctx.session_id)
-        return Outcome(CallResult(content=_words(error), is_error=True), code="raised")
+        with timer.within(RESULT_PROCESSING):
+            logger.exception("tool %s raised in session %s", tool.spec.name, ctx.session_id)
+            return Outcome(CallResult(content=_words(error), is_error=True), code="raised")
     reach("tool.returned")
-    return kept_outcome(given, tool.spec.max_terminal_payload_bytes or config.max_result_bytes)
+    with timer.within(RESULT_PROCESSING):
+        return kept_outcome(given, tool.spec.max_terminal_payload_bytes or config.max_result_bytes)
 
 
 async def _bounded(work: Awaitable[ToolResult], config: RuntimeConfig) -> ToolResult:

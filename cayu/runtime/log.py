@@ -33,6 +33,8 @@ from cayu.sessions.streams import (
 )
 from cayu.sessions.view import RoundView, SessionView
 from cayu.shielding import finish
+from cayu.timing.costs import metered
+from cayu.timing.session import SessionTiming
 
 logger = logging.getLogger("cayu.runtime")
 
@@ -66,6 +68,7 @@ class SessionLog:
     config: RuntimeConfig
     clock: Clock
     publish: Publish
+    timing: SessionTiming
     state: StreamState = field(default_factory=StreamState)
     """The head as the store last gave it."""
     create: StreamRow | None = None
@@ -116,14 +119,19 @@ class SessionLog:
             rebased: list[StoredRecord] = []
         except (StreamConflict, StoreBusy, StoreOutcomeUnknown) as error:
             state, at, rebased = await finish(self._settle(unit, error))
+        if self.timing.measures_writes:
+            sizes: list[Any] = []
+            for draft, record in zip(drafts, unit.records, strict=True):
+                sizes += (draft.type, draft.payload.get("tool_call_id"), len(record.body))
+            self.timing.wrote(sizes)
         if self.lease.epoch is None and self.on_claim is not None:
             self.on_claim()
         self.state = state
         self.lease.epoch, self.lease.written_at = state.epoch, begun
         first = state.version - len(drafts) + 1
         stored = [StoredRecord(first + i, record.type, at, record.body) for i, record in enumerate(unit.records)]
-        for record, draft in zip(stored, drafts, strict=True):
-            apply(self.view, record.sequence, record.type, at, draft.payload)
+        for kept, draft in zip(stored, drafts, strict=True):
+            apply(self.view, kept.sequence, kept.type, at, draft.payload)
         if release:
             self._let_go()
         elif self._beating is None:
@@ -225,6 +233,7 @@ class SessionLog:
 
     async def _beat(self) -> None:
         """Renew the claim whenever nothing was written for a while."""
+        metered(None)  # a renewal belongs to no phase
         while True:
             due = self.lease.written_at + self.config.renew_after_seconds - self.clock.monotonic()
             await asyncio.sleep(max(due, RETRY_SECONDS))

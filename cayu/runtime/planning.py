@@ -13,6 +13,7 @@ from cayu.clock import MICROSECOND
 from cayu.effects import ToolEffect
 from cayu.events import EventType as E
 from cayu.messages import Message, ToolCallPart
+from cayu.runtime.log import SessionLog
 from cayu.runtime.registry import Assembly
 from cayu.sessions.fold import round_of
 from cayu.sessions.projection import Draft
@@ -20,6 +21,7 @@ from cayu.sessions.records import Session
 from cayu.sessions.texts import UNEXECUTED
 from cayu.sessions.view import CallView, RoundView, SessionView, arguments_digest
 from cayu.shielding import is_cancelling
+from cayu.timing.phases import AUTHORIZATION
 from cayu.tools.policy import ToolPolicyDecision, ToolPolicyRequest, ToolPolicyResult
 from cayu.tools.questions import AskUserTool, question_of
 
@@ -41,29 +43,37 @@ class PlannedRound:
     """What waits for a human; empty when the round may be dispatched."""
 
 
-async def plan_round(
-    assembly: Assembly, view: SessionView, session: Session, message: Message, now: int
-) -> PlannedRound:
+def round_id_of(view: SessionView) -> str:
+    """Return the id of the round that the next model step may ask for."""
+    return f"{view.row.instance_id}.r{view.model_steps + 1}"
+
+
+async def plan_round(assembly: Assembly, log: SessionLog, session: Session, message: Message, now: int) -> PlannedRound:
     """Validate and authorize every call of a message; `now` is the store's clock in microseconds."""
-    step = view.model_steps + 1
-    round_id = f"{view.row.instance_id}.r{step}"
+    timing, step, round_id = log.timing, log.view.model_steps + 1, round_id_of(log.view)
     entries: list[dict[str, Any]] = []
     waits: dict[str, ToolPolicyResult] = {}
     for index, part in enumerate(message.tool_calls, 1):
-        entry = _entry(assembly, f"{round_id}.c{index:03d}", part)
-        if entry["verdict"] in (ALLOW, QUESTION):
-            call = round_of({"tool_round_id": round_id, "step": step, "calls": [entry]}, _only(part)).calls[0]
-            answer = await authorize(assembly, session, call, round_id)
-            verdict, reason = _verdict(answer)
-            asked = entry["verdict"] == QUESTION and verdict in (ALLOW, APPROVAL)
-            entry |= {"verdict": QUESTION if asked else verdict} | ({"reason": reason} if reason else {})
-            if asked or verdict == APPROVAL:
-                waits[entry["tool_call_id"]] = answer
+        call_id = f"{round_id}.c{index:03d}"
+        timing.name_call(call_id, part.name if part.name in assembly.tools else None)
+        with timing.within(AUTHORIZATION, call_id):
+            entry = _entry(assembly, call_id, part)
+            if entry["verdict"] in (ALLOW, QUESTION):
+                call = round_of({"tool_round_id": round_id, "step": step, "calls": [entry]}, _only(part)).calls[0]
+                answer = await authorize(assembly, session, call, round_id)
+                verdict, reason = _verdict(answer)
+                asked = entry["verdict"] == QUESTION and verdict in (ALLOW, APPROVAL)
+                entry |= {"verdict": QUESTION if asked else verdict} | ({"reason": reason} if reason else {})
+                if asked or verdict == APPROVAL:
+                    waits[call_id] = answer
         entries.append(entry)
     payload = {"tool_round_id": round_id, "step": step, "calls": entries}
     planned = round_of(payload, message)
-    asks = tuple(_ask(assembly, planned.call(call_id), answer, now) for call_id, answer in waits.items())
-    return PlannedRound(Draft(E.ROUND_OPENED, payload), planned, asks)
+    asks: list[Draft] = []
+    if waits:
+        with timing.within(AUTHORIZATION, None):
+            asks += [_ask(assembly, planned.call(call_id), answer, now) for call_id, answer in waits.items()]
+    return PlannedRound(Draft(E.ROUND_OPENED, payload), planned, tuple(asks))
 
 
 def _only(part: ToolCallPart) -> Message:

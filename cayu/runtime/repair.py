@@ -7,7 +7,7 @@ from cayu.events import EventType as E
 from cayu.runtime.admission import Standing
 from cayu.runtime.budgeting import release_open
 from cayu.runtime.drive import Drive, Services
-from cayu.runtime.entries import claim_for_budget, end_lost, interrupt_draft, recover
+from cayu.runtime.entries import claim_for_budget, end_lost, interrupt_draft, recover, time_round
 from cayu.runtime.ownership import RECOVERING
 from cayu.runtime.rounds import limit_drafts
 from cayu.runtime.settlement import Settler
@@ -25,6 +25,7 @@ from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.requests import InterruptSessionRequest
 from cayu.sessions.states import CallState, SessionStatus
 from cayu.sessions.view import RoundView, SessionView
+from cayu.timing.phases import EFFECT_STATE, ROUND_COMMIT
 
 
 class Repair:
@@ -80,16 +81,20 @@ class Repair:
 
     async def _go_on(self, drive: Drive) -> bool:
         """Settle calls of a session that waits: the last one lets the run go on, or closes what has ended."""
+        time_round(drive)
         view, lead = drive.log.view, [self._attribution(), *self._settled]
         opened = ahead(view, [(draft.type, draft.payload) for draft in lead]).open_round
         if opened is None or opened.unknown:
-            await drive.log.commit(lead, release=True)
+            with drive.timing.within_round(EFFECT_STATE):
+                await drive.log.commit(lead, release=True)
             return False
         lead.append(Draft(E.SESSION_RESUMED, {"continues": True}))
         waits = (view.interruption or {}).get("reason") == "manual_recovery"
         if waits and not view.interrupt_requested and self._stopping is None:
             return await self._continue(drive, opened, lead)
-        await drive.log.commit([*lead, *drive.rounds.closing(lead, opened), _ended_as(view)], release=True)
+        lead += drive.rounds.closing(lead, opened)
+        with drive.timing.within_round(ROUND_COMMIT):
+            await drive.log.commit([*lead, _ended_as(view)], release=True)
         return False
 
     async def _continue(self, drive: Drive, opened: RoundView, lead: list[Draft]) -> bool:
@@ -97,7 +102,9 @@ class Repair:
         skipped = any(call.state == CallState.SKIPPED for call in opened.calls)
         limit = call_limit(drive.log.view, await drive.services.store.now(), 0) if skipped else None
         stop = limit_drafts(limit) if limit else []
-        await drive.log.commit([*lead, *drive.rounds.closing(lead, opened), *stop], release=bool(stop))
+        lead += drive.rounds.closing(lead, opened)
+        with drive.timing.within_round(ROUND_COMMIT):
+            await drive.log.commit([*lead, *stop], release=bool(stop))
         reach("round.closed")
         return not stop
 

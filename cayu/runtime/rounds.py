@@ -30,6 +30,14 @@ from cayu.sessions.streams import StreamHead
 from cayu.sessions.texts import LOST, UNEXECUTED, unexecuted
 from cayu.sessions.view import CallResult, CallView, RoundView, SessionView
 from cayu.shielding import is_cancelling
+from cayu.timing.phases import (
+    ADMISSION,
+    AUTHORIZATION,
+    EFFECT_STATE,
+    PUBLICATION,
+    ROUND_COMMIT,
+    STARTED_PERSISTENCE,
+)
 from cayu.tools.policy import ToolPolicyDecision
 from cayu.tools.spec import ChildSessions, ToolContext
 
@@ -49,6 +57,7 @@ class RoundRunner:
     ) -> None:
         """`children` gives a call the means to run sessions of its own."""
         self._log = log
+        self._timing = log.timing
         self._assembly = assembly
         self._config = config
         self._children = children
@@ -86,7 +95,8 @@ class RoundRunner:
         if not self._launch_next:
             await self._close([*lead, *starts], opened)
             return False
-        await self._log.commit([*lead, *starts], opened=opened)
+        with self._timing.within(STARTED_PERSISTENCE, None):
+            await self._log.commit([*lead, *starts], opened=opened)
         reach(point)
         return True
 
@@ -102,7 +112,8 @@ class RoundRunner:
                 staged = self._finished[call.id] = self._staged(call, _outcome(task))
                 starts = await self._starts(self._round, self._log.view, reauthorize=True)
                 if self._launch_next or self._running:
-                    await self._log.commit([staged, *starts])
+                    with self._timing.staging(call.id):
+                        await self._log.commit([staged, *starts])
                     del self._finished[call.id]
                     reach("result.staged")
                     await self._launch()
@@ -159,7 +170,12 @@ class RoundRunner:
     async def settle(self, opened: RoundView, drafts: Sequence[Draft]) -> list[Draft]:
         """Ask reconcilers about the calls that `drafts` leave unknown; return what settles those that they know."""
         names = _unknown(opened, drafts)
-        return await self.settler.by_reconcilers(opened.id, [call for call in opened.calls if call.id in names])
+        settled = []
+        for call in opened.calls:
+            if call.id in names:
+                with self._timing.within(EFFECT_STATE, call.id):
+                    settled += await self.settler.by_reconcilers(opened.id, [call])
+        return settled
 
     def refuse(self, call_ids: Iterable[str], code: str) -> None:
         """Note that calls close unexecuted, for the reason that `code` names."""
@@ -172,12 +188,14 @@ class RoundRunner:
         """
         results = {draft.payload["tool_call_id"]: draft for draft in staged if draft.type in _RESULTS}
         unknown = _unknown(opened, staged)
-        over = [call for call in opened.calls if call.state in TERMINAL_CALLS]
-        ends = [
-            self._end(call, results.get(call.id))
-            for call in opened.calls
-            if call not in over and (not unknown or _never_runs(call, results))
-        ]
+        for draft in staged:
+            if draft.type == E.TOOL_STAGED:
+                self._timing.staged(draft.payload["tool_call_id"])
+        ends = []
+        for call in opened.calls:
+            if call.state not in TERMINAL_CALLS and (not unknown or _never_runs(call, results)):
+                with self._timing.within(PUBLICATION, call.id):
+                    ends.append(self._end(call, results.get(call.id)))
         if unknown:
             return ends
         receipt = {"tool_round_id": opened.id, "executed": sum(end.payload["executed"] for end in ends)}
@@ -188,13 +206,15 @@ class RoundRunner:
         lead += self.closing(lead, opened)
         if is_closed(lead):
             stop = limit_drafts(self._limit) if self._limit else []
-            await self._log.commit([*lead, *stop], opened=opened, release=bool(stop))
+            with self._timing.within(ROUND_COMMIT, None):
+                await self._log.commit([*lead, *stop], opened=opened, release=bool(stop))
             reach("round.closed")
         else:
             ended = {"reason": "manual_recovery", "tool_round_id": opened.id}
             if self._log.view.interrupt_requested:
                 ended |= {"reason": "interrupt_requested", "needs": "manual_recovery"}
-            await self._log.commit([*lead, Draft(E.SESSION_INTERRUPTED, ended)], release=True, opened=opened)
+            with self._timing.within(ROUND_COMMIT, None):
+                await self._log.commit([*lead, Draft(E.SESSION_INTERRUPTED, ended)], release=True, opened=opened)
 
     @property
     def _round(self) -> RoundView:
@@ -216,7 +236,7 @@ class RoundRunner:
             if len(alone) >= self._config.parallel_width:
                 break
             self._waiting.popleft()
-            if call.attempt == 0 and await self._is_over_limit(after, chosen):
+            if call.attempt == 0 and await self._is_over_limit(after, chosen, call):
                 self._refusals[call.id] = ("limit_reached", None)
                 continue
             if reauthorize and not await self._still_allowed(opened, call):
@@ -228,15 +248,19 @@ class RoundRunner:
         self._undispatched.update(call.id for call in chosen if call.attempt == 0)
         return drafts
 
-    async def _is_over_limit(self, after: SessionView, chosen: Sequence[CallView]) -> bool:
-        timed = after.run.limits.max_elapsed_seconds is not None
-        now = await self._log.store.now() if timed else 0
-        self._limit = self._limit or call_limit(after, now, sum(call.attempt == 0 for call in chosen))
-        return self._limit is not None
+    async def _is_over_limit(self, after: SessionView, chosen: Sequence[CallView], call: CallView) -> bool:
+        limits = after.run.limits
+        if limits.max_tool_calls is None and limits.max_elapsed_seconds is None:
+            return False
+        with self._timing.within(ADMISSION, call.id):
+            now = await self._log.store.now() if limits.max_elapsed_seconds is not None else 0
+            self._limit = self._limit or call_limit(after, now, sum(call.attempt == 0 for call in chosen))
+            return self._limit is not None
 
     async def _still_allowed(self, opened: RoundView, call: CallView) -> bool:
         session = session_record(StreamHead(self._log.view.row, self._log.state))
-        answer = await authorize(self._assembly, session, call, opened.id)
+        with self._timing.within(AUTHORIZATION, call.id):
+            answer = await authorize(self._assembly, session, call, opened.id)
         covered = call.verdict == APPROVAL or call.attempt > 0
         if answer.decision is ToolPolicyDecision.DENY or (
             answer.decision is ToolPolicyDecision.REQUIRE_APPROVAL and not covered
@@ -249,9 +273,10 @@ class RoundRunner:
         named = {"tool_call_id": call.id, "tool_name": call.name}
         drafts = [Draft(E.TOOL_STARTED, {**named, "attempt": call.attempt + 1})]
         if call.effect is not ToolEffect.NONE:
-            key = idempotency_key(self._log.view.row.instance_id, opened.id, call.id)
-            intent = {"effect": str(call.effect), "digest": call.digest, "idempotency_key": key}
-            drafts.append(Draft(E.EFFECT_INTENT_RECORDED, named | intent))
+            with self._timing.within(EFFECT_STATE, call.id):
+                key = idempotency_key(self._log.view.row.instance_id, opened.id, call.id)
+                intent = {"effect": str(call.effect), "digest": call.digest, "idempotency_key": key}
+                drafts.append(Draft(E.EFFECT_INTENT_RECORDED, named | intent))
         return drafts
 
     async def _launch(self) -> None:
@@ -264,7 +289,7 @@ class RoundRunner:
             call = self._round.call(call_id)
             tool = self._assembly.tools[call.name]
             arguments = loads(dumps(call.arguments))  # the tool's own, to do with as it likes
-            work = invoke(tool, self._context(call), arguments, self._config)
+            work = invoke(tool, self._context(call), arguments, self._config, self._timing.tool(call.id))
             self._undispatched.discard(call_id)
             task = asyncio.create_task(work, name=f"tool {call.id}")
             self._running[task] = call_id

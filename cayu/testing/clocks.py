@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from cayu.clock import MICROSECOND, as_microseconds
+from cayu.clock import MICROSECOND, NANOSECOND, as_microseconds
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -15,7 +15,7 @@ class FakeClock:
     def __init__(self, start: datetime = START) -> None:
         """Stand at `start`, an aware datetime."""
         self._now = as_microseconds(start)
-        self._monotonic = 1000.0
+        self._monotonic_ns = 1000 * NANOSECOND
 
     def now_us(self) -> int:
         """Return wall time in microseconds since 1970."""
@@ -23,12 +23,16 @@ class FakeClock:
 
     def monotonic(self) -> float:
         """Return monotonic seconds."""
-        return self._monotonic
+        return self._monotonic_ns / NANOSECOND
+
+    def monotonic_ns(self) -> int:
+        """Return monotonic nanoseconds."""
+        return self._monotonic_ns
 
     def advance(self, seconds: float) -> None:
         """Let time pass on both clocks."""
         self._now += round(seconds * MICROSECOND)
-        self._monotonic += seconds
+        self._monotonic_ns += round(seconds * NANOSECOND)
 
     def jump(self, seconds: float) -> None:
         """Set the wall clock forward or back, as an administrator would; monotonic time does not notice."""

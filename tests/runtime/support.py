@@ -101,6 +101,9 @@ class FakeClock:
     def monotonic(self) -> float:
         return self.seconds
 
+    def monotonic_ns(self) -> int:
+        return round(self.seconds * 1_000_000_000)
+
     def advance(self, seconds: float) -> None:
         self.us += round(seconds * 1_000_000)
         self.seconds += seconds

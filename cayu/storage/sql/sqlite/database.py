@@ -32,7 +32,9 @@ from cayu.errors import (
 )
 from cayu.shielding import Unstoppable, settled
 from cayu.storage.sql.queries import load_migrations, load_queries
-from cayu.storage.sql.sqlite.units import READING, WRITING, UnitQueue, Waiting, in_transaction
+from cayu.storage.sql.sqlite.metering import READING, WRITING, MeteredConnection
+from cayu.storage.sql.sqlite.units import UnitQueue, Waiting, Work, in_transaction
+from cayu.timing.costs import StoreCost, measure
 
 T = TypeVar("T")
 Mode = Literal["rw", "ro"]
@@ -73,22 +75,25 @@ class OneHopConnection(aiosqlite.Connection):
         """True once the connection's thread has been told to stop."""
         return not self._running
 
-    async def unit(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def unit(self, work: Work[T], cost: StoreCost | None = None) -> T:
         """Run one writing unit of work, alone or together with others that wait; see `units`."""
-        if self.ended or self._connection is None:
-            raise StoreClosed
-        future, idle = self._units.add(work, asyncio.get_running_loop())
+        raw = self._raw()
+        future, idle = self._units.add(work, asyncio.get_running_loop(), cost)
         if idle:
-            self._tx.put_nowait((None, partial(self._units.drain, self._connection)))
+            self._tx.put_nowait((None, partial(self._units.drain, raw)))
         return await settled(future)
 
-    async def hop(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def hop(self, work: Work[T], cost: StoreCost | None = None) -> T:
         """Run `work(connection)` in the connection's thread, to its end even when the caller is cancelled."""
-        if self.ended or self._connection is None:
-            raise StoreClosed
+        raw = self._raw()
         future: Unstoppable[T] = Unstoppable(loop=asyncio.get_running_loop())
-        self._tx.put_nowait((None, partial(Waiting(work, future).run, self._connection)))
+        self._tx.put_nowait((None, partial(Waiting(work, future, cost).run, raw)))
         return await settled(future)
+
+    def _raw(self) -> MeteredConnection:
+        if self.ended or not isinstance(self._connection, MeteredConnection):
+            raise StoreClosed
+        return self._connection
 
 
 _alive: weakref.WeakSet[OneHopConnection] = weakref.WeakSet()
@@ -126,21 +131,31 @@ class Database:
         self._reader: OneHopConnection | None = None
         self._closed = False
 
-    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def write(self, work: Work[T]) -> T:
         """Run one unit of work in a transaction that holds the write lock from its start."""
         if self.mode == "ro":
             raise StoreReadOnly(path=str(self.path))
         connection = await self._open_writer()
-        with _typed_errors(self.path):
-            return await connection.unit(work)
+        cost = measure()
+        try:
+            with _typed_errors(self.path):
+                return await connection.unit(work, cost)
+        finally:
+            if cost is not None:
+                cost.end()
 
-    async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def read(self, work: Work[T]) -> T:
         """Run one reading unit against a consistent snapshot, without waiting for writers."""
         if self.mode == "rw":
             await self._open_writer()
         connection = await self._open_reader()
-        with _typed_errors(self.path):
-            return await connection.hop(lambda raw: in_transaction(raw, READING, work))
+        cost = measure()
+        try:
+            with _typed_errors(self.path):
+                return await connection.hop(lambda raw: in_transaction(raw, READING, work), cost)
+        finally:
+            if cost is not None:
+                cost.end()
 
     async def aclose(self) -> None:
         """Close both connections; safe to call twice."""
@@ -179,17 +194,22 @@ class Database:
         if self._closed:
             raise StoreClosed
 
-    def _connect_writer(self) -> sqlite3.Connection:
+    def _connect_writer(self) -> MeteredConnection:
         if self.path.is_dir():
             raise StoreNotADatabase(path=str(self.path), problem="it is a folder")
         if not self.path.parent.is_dir():
             raise StoreReadOnly(f"The folder of {self.path} does not exist; create it, or give another path.")
         raw = sqlite3.connect(
-            self.path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=64
+            self.path,
+            timeout=self._busy_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=64,
+            factory=MeteredConnection,
         )
         return _prepared(raw, lambda: _prepare_writer(raw, self.path))
 
-    def _connect_reader(self) -> sqlite3.Connection:
+    def _connect_reader(self) -> MeteredConnection:
         if not self.path.is_file():
             raise StoreNotADatabase(path=str(self.path), problem="there is no such file")
         try:
@@ -200,9 +220,16 @@ class Database:
                 raise
             return self._reader_of("mode=ro&immutable=1")
 
-    def _reader_of(self, how: str) -> sqlite3.Connection:
+    def _reader_of(self, how: str) -> MeteredConnection:
         uri = f"{self.path.as_uri()}?{how}"
-        raw = sqlite3.connect(uri, uri=True, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False)
+        raw = sqlite3.connect(
+            uri,
+            uri=True,
+            timeout=self._busy_seconds,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=MeteredConnection,
+        )
         raw.create_function("casefold", 1, str.casefold, deterministic=True)
         return _prepared(raw, lambda: _check_schema(raw, self.path, allow_empty=False))
 
@@ -218,7 +245,7 @@ def _once(connect: Callable[[], sqlite3.Connection]) -> Callable[[], sqlite3.Con
     return connector
 
 
-def _prepared(raw: sqlite3.Connection, prepare: Callable[[], object]) -> sqlite3.Connection:
+def _prepared(raw: MeteredConnection, prepare: Callable[[], object]) -> MeteredConnection:
     try:
         prepare()
     except BaseException:
@@ -227,7 +254,7 @@ def _prepared(raw: sqlite3.Connection, prepare: Callable[[], object]) -> sqlite3
     return raw
 
 
-def _prepare_writer(raw: sqlite3.Connection, path: Path) -> None:
+def _prepare_writer(raw: MeteredConnection, path: Path) -> None:
     found = _check_schema(raw, path, allow_empty=True)
     raw.execute("PRAGMA synchronous = FULL")
     if found < SCHEMA_VERSION:
@@ -235,7 +262,7 @@ def _prepare_writer(raw: sqlite3.Connection, path: Path) -> None:
         in_transaction(raw, WRITING, lambda connection: _migrate(connection, path))
 
 
-def _enter_wal(raw: sqlite3.Connection) -> None:
+def _enter_wal(raw: MeteredConnection) -> None:
     # Two processes that create the file at once exclude each other here, and SQLite does not wait by itself.
     for attempt in range(WAL_ATTEMPTS):
         try:
@@ -247,7 +274,7 @@ def _enter_wal(raw: sqlite3.Connection) -> None:
         time.sleep(0.02)
 
 
-def _check_schema(raw: sqlite3.Connection, path: Path, *, allow_empty: bool) -> int:
+def _check_schema(raw: MeteredConnection, path: Path, *, allow_empty: bool) -> int:
     if raw.in_transaction:
         found, ours, tables = _marks(raw)
     else:
@@ -259,13 +286,13 @@ def _check_schema(raw: sqlite3.Connection, path: Path, *, allow_empty: bool) -> 
     return found
 
 
-def _marks(raw: sqlite3.Connection) -> tuple[int, bool, int]:
+def _marks(raw: MeteredConnection) -> tuple[int, bool, int]:
     found: int = raw.execute("PRAGMA user_version").fetchone()[0]
     ours = raw.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID
     return found, ours, raw.execute(QUERIES["count_tables"]).fetchone()[0]
 
 
-def _migrate(raw: sqlite3.Connection, path: Path) -> None:
+def _migrate(raw: MeteredConnection, path: Path) -> None:
     found = _check_schema(raw, path, allow_empty=True)
     for migration in MIGRATIONS:
         if migration.number <= found:

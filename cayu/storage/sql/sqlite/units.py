@@ -7,27 +7,28 @@ one commit: a refused unit leaves nothing behind and the others stand. Nobody is
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from cayu.crashpoints import reach
 from cayu.shielding import Unstoppable
+from cayu.storage.sql.sqlite.metering import WRITING, MeteredConnection
+from cayu.timing.costs import StoreCost
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], T]
+Work = Callable[[MeteredConnection], T]
 
 MOST_TOGETHER = 64
 """Units that share one commit at most."""
-WRITING, READING = "BEGIN IMMEDIATE", "BEGIN"
 
 
-def in_transaction(raw: sqlite3.Connection, begin: str, work: Work[T]) -> T:
+def in_transaction(raw: MeteredConnection, begin: str, work: Work[T]) -> T:
     """Run one unit in a transaction of its own and return its result; an error leaves nothing behind."""
-    raw.execute(begin)
+    raw.begin(begin)
     try:
         result = work(raw)
         _commit(raw, begin)
@@ -38,10 +39,10 @@ def in_transaction(raw: sqlite3.Connection, begin: str, work: Work[T]) -> T:
     return result
 
 
-def _commit(raw: sqlite3.Connection, begin: str) -> None:
+def _commit(raw: MeteredConnection, begin: str) -> None:
     if begin is WRITING:
         reach("commit.prepared")
-    raw.execute("COMMIT")
+    raw.commit()
     if begin is WRITING:
         reach("commit.durable")
 
@@ -52,15 +53,20 @@ class Waiting:
 
     work: Work[Any]
     future: Unstoppable[Any]
+    cost: StoreCost | None = None
+    """Where the unit's costs are counted, if anybody wants to know."""
+    queued_ns: int = field(default_factory=time.perf_counter_ns)
     result: Any = None
     error: BaseException | None = None
 
-    def run(self, raw: sqlite3.Connection) -> None:
+    def run(self, raw: MeteredConnection) -> None:
         """Do the work as it is, outside any transaction of ours, and tell at once."""
+        raw.turn(self.cost, self.queued_ns)
         try:
             self.result = self.work(raw)
         except BaseException as error:  # noqa: BLE001 - it is raised to whoever waits
             self.error = error
+        raw.cost = None
         self.tell()
 
     def tell(self) -> None:
@@ -85,15 +91,17 @@ class UnitQueue:
         self._units: deque[Waiting] = deque()
         self._draining = False
 
-    def add(self, work: Work[T], loop: asyncio.AbstractEventLoop) -> tuple[Unstoppable[T], bool]:
+    def add(
+        self, work: Work[T], loop: asyncio.AbstractEventLoop, cost: StoreCost | None = None
+    ) -> tuple[Unstoppable[T], bool]:
         """Append a unit; return its future, and whether the connection's thread has to be sent to `drain`."""
         future: Unstoppable[T] = Unstoppable(loop=loop)
         with self._lock:
-            self._units.append(Waiting(work, future))
+            self._units.append(Waiting(work, future, cost))
             idle, self._draining = not self._draining, True
         return future, idle
 
-    def drain(self, raw: sqlite3.Connection) -> None:
+    def drain(self, raw: MeteredConnection) -> None:
         """Run what waits, in the connection's thread, until nothing does."""
         while units := self._take():
             if len(units) == 1:
@@ -110,27 +118,37 @@ class UnitQueue:
             return units
 
 
-def _alone(raw: sqlite3.Connection, unit: Waiting) -> None:
+def _alone(raw: MeteredConnection, unit: Waiting) -> None:
+    raw.turn(unit.cost, unit.queued_ns)
     try:
         unit.result = in_transaction(raw, WRITING, unit.work)
     except BaseException as error:  # noqa: BLE001 - it is raised to whoever waits
         unit.error = error
+    raw.cost = None
 
 
-def _together(raw: sqlite3.Connection, units: list[Waiting]) -> None:
+def _together(raw: MeteredConnection, units: list[Waiting]) -> None:
+    """Run units under one commit. Each is charged with the whole of what they share: it has waited for all of it."""
+    measured = [unit.cost for unit in units if unit.cost is not None]
+    shared = raw.cost = StoreCost() if measured else None
     try:
-        raw.execute(WRITING)
+        raw.begin(WRITING)
         for unit in units:
+            raw.turn(unit.cost, unit.queued_ns + (shared.lock_wait_ns if shared else 0))
             _under_savepoint(raw, unit)
+        raw.cost = shared
         _commit(raw, WRITING)
     except BaseException as error:  # noqa: BLE001 - it is raised to everybody who waits
         if raw.in_transaction:
             raw.execute("ROLLBACK")
         for unit in units:
             unit.error = unit.error or error
+    raw.cost = None
+    for cost in measured:
+        cost.add(shared or StoreCost())
 
 
-def _under_savepoint(raw: sqlite3.Connection, unit: Waiting) -> None:
+def _under_savepoint(raw: MeteredConnection, unit: Waiting) -> None:
     """Run one of several units; its own error undoes it alone, one that ends the transaction is everybody's."""
     raw.execute("SAVEPOINT unit")
     try:

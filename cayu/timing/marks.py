@@ -1,0 +1,177 @@
+"""Recording: while the runtime works, a moment is one mark in a list and nothing more; `fold` makes phases of marks.
+
+Marks belong to lines of work. A line is in one phase at a time: entering one stops the one around it until it is left.
+Line 0 is the session's own, and each call that is dispatched has one beside it. All of this runs several times in a
+round, so it allocates next to nothing: a mark is four items of one flat list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from cayu.clock import Clock
+from cayu.timing.costs import Meter, StoreCost, metered
+from cayu.timing.records import TimingRecord
+
+LEAVE, CLOSE = "leave", "close"
+STAGED = "staged"
+"""A call's result is staged."""
+STORE = "store"
+"""The line begins to have costs in a store; the mark holds the account on which they are counted."""
+WROTE = "wrote"
+"""Events were written: the mark holds type, call id and bytes of each."""
+
+Sizes = list[Any]
+"""Type, call id and bytes of one event after the other, flat."""
+Mark = tuple[int, int, str, Any]
+"""Moment in monotonic nanoseconds, line, what (a phase is entered, or one of the words above), and its object."""
+
+
+class Line:
+    """One line of work; a context manager that leaves the phase which was entered last."""
+
+    __slots__ = ("_marks", "_now", "_number", "cost")
+
+    def __init__(self, marks: list[Any], now: Callable[[], int], number: int) -> None:
+        self._marks = marks
+        self._now = now
+        self._number = number
+        self.cost: StoreCost | None = None
+        """The latest account of the present stretch of the present phase, if it has one."""
+
+    def note(self, what: str, subject: Any = None) -> Self:
+        """Note something at this moment: a phase that is entered, with the call it is entered for, or a word."""
+        self.cost = None
+        self._marks += (self._now(), self._number, what, subject)
+        return self
+
+    def __enter__(self) -> Self:
+        """Go on in the phase that was entered."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave it."""
+        self.cost = None
+        self._marks += (self._now(), self._number, LEAVE, None)
+
+    def measure(self) -> StoreCost:
+        """Begin to measure one unit of work in the present stretch of the present phase."""
+        cost = self._account()
+        cost.in_use = True
+        return cost
+
+    def take(self, cost: StoreCost) -> None:
+        """Take in what work has cost that was measured for somebody inside."""
+        self._account().add(cost)
+
+    def _account(self) -> StoreCost:
+        """Return an account of the present stretch that nobody is using."""
+        cost = self.cost
+        if cost is None or cost.in_use:
+            cost = self.cost = StoreCost()
+            self._marks += (0, self._number, STORE, cost)
+        return cost
+
+
+class CallLine(Line):
+    """The line of one call, in the task in which its tool runs."""
+
+    __slots__ = ("_call_id", "_outer")
+
+    def __init__(
+        self, marks: list[Any], now: Callable[[], int], number: int, call_id: str, outer: Meter | None
+    ) -> None:
+        """`outer` is charged too, as that of the call which runs this session."""
+        self._marks = marks
+        self._now = now
+        self._number = number
+        self.cost = None
+        self._call_id = call_id
+        self._outer = outer
+
+    def begin(self) -> None:
+        """Charge what the present task does in stores to the call's phases."""
+        metered(self)
+
+    def within(self, phase: str) -> Self:
+        """Enter a phase of the call."""
+        return self.note(phase, self._call_id)
+
+    def measure(self) -> StoreCost:
+        """Begin to measure one unit of work."""
+        cost = super().measure()
+        cost.outer = self._outer
+        return cost
+
+    def take(self, cost: StoreCost) -> None:
+        """Take in what a session that the tool runs has cost."""
+        super().take(cost)
+        if self._outer is not None:
+            self._outer.take(cost)
+
+
+class Attempt(Line):
+    """One stretch of work under observation: a round, or the preparation of a model step. It is its own first line."""
+
+    __slots__ = (
+        *("session_id", "instance_id", "step", "round_id", "is_round", "recovered", "continued"),
+        *("launched", "incomplete", "calls", "truncated", "begun_ns", "wall_us", "wall_ns", "record"),
+        "_lines",
+    )
+
+    def __init__(self, clock: Clock, ids: tuple[str, str], step: int, round_id: str | None, *, is_round: bool) -> None:
+        """`ids` are the session's own and its public reference; `step` is the model step, from 1.
+
+        `round_id` is the round, or of a preparation the one before it whose commit was seen in this claim.
+        """
+        self._marks, self._now, self._number, self.cost = [], clock.monotonic_ns, 0, None
+        self.session_id, self.instance_id = ids
+        self.step = step
+        self.round_id = round_id
+        self.is_round = is_round
+        self.recovered = False
+        self.continued = False
+        """A continuation does not observe its remaining orchestration."""
+        self.launched = False
+        """True once a call was dispatched in this attempt."""
+        self.incomplete = False
+        self.calls: list[tuple[str, str | None]] = []
+        """Ids in the model's order, each with the name of its tool if one of that name is registered."""
+        self.truncated = 0
+        """Calls beyond the bound."""
+        self.record: TimingRecord | None = None
+        """What callers read, once somebody has read it."""
+        self._lines = 1
+        self.wall_us = clock.now_us()
+        self.wall_ns = self.begun_ns = self._now()
+        """The wall times of the record are counted from this pair, on the monotonic clock."""
+
+    @property
+    def step_id(self) -> str:
+        """The public name of the model step."""
+        return f"{self.instance_id}.m{self.step}"
+
+    @property
+    def marks(self) -> Sequence[Mark]:
+        """What was noted, in order."""
+        flat = self._marks
+        return [(flat[at], flat[at + 1], flat[at + 2], flat[at + 3]) for at in range(0, len(flat), MARK_ITEMS)]
+
+    def call_line(self, call_id: str, outer: Meter | None) -> CallLine:
+        """Return the line of a call that is being dispatched."""
+        self.launched = True
+        number, self._lines = self._lines, self._lines + 1
+        return CallLine(self._marks, self._now, number, call_id, outer)
+
+    def close(self) -> int:
+        """End the attempt and return when; marks that come later are not looked at."""
+        now = self._now()
+        self._marks += (now, 0, CLOSE, None)
+        return now
+
+
+MARK_ITEMS = 4
