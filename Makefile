@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml
 	@echo "Setting up $(VENV) (once; a minute or two) ..."
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev,lab,server]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev,lab,server,otel]'
 	@touch $@
 
 demo: $(STAMP)
