@@ -2,8 +2,18 @@
 
 from cayu.testing.clocks import FakeClock
 from cayu.testing.crashes import Child, crash_points, run_child
+from cayu.testing.disks import SlowSQLiteSessionStore
 from cayu.testing.harness import RestartHarness
 from cayu.testing.notebooks import decide
 from cayu.testing.reconcilers import check_reconciler
 
-__all__ = ["Child", "FakeClock", "RestartHarness", "check_reconciler", "crash_points", "decide", "run_child"]
+__all__ = [
+    "Child",
+    "FakeClock",
+    "RestartHarness",
+    "SlowSQLiteSessionStore",
+    "check_reconciler",
+    "crash_points",
+    "decide",
+    "run_child",
+]

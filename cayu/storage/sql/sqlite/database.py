@@ -121,12 +121,21 @@ def _stop_all() -> None:
 class Database:
     """The connections to one file. Opened at first use; nothing is created for `mode="ro"`."""
 
-    def __init__(self, path: str | Path, *, mode: Mode = "rw", busy_seconds: float = DEFAULT_BUSY_SECONDS) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        mode: Mode = "rw",
+        busy_seconds: float = DEFAULT_BUSY_SECONDS,
+        writer: Callable[..., MeteredConnection] = MeteredConnection,
+    ) -> None:
+        """`writer` makes the driver's connection that writes."""
         if str(path) == ":memory:":
             raise InvalidInput("An in-memory SQLite database cannot be shared; use the in-memory store instead.")
         self.path = Path(path).absolute()
         self.mode = mode
         self._busy_seconds = busy_seconds
+        self._writer_of = writer
         self._writer: OneHopConnection | None = None
         self._reader: OneHopConnection | None = None
         self._closed = False
@@ -205,7 +214,7 @@ class Database:
             isolation_level=None,
             check_same_thread=False,
             cached_statements=64,
-            factory=MeteredConnection,
+            factory=self._writer_of,
         )
         return _prepared(raw, lambda: _prepare_writer(raw, self.path))
 

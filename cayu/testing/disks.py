@@ -1,0 +1,41 @@
+"""A slow disk, for showing and testing where the time of a commit goes."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cayu.clock import NANOSECOND
+from cayu.storage.sql.sqlite.database import Database
+from cayu.storage.sql.sqlite.metering import MeteredConnection
+from cayu.storage.sql.sqlite.sessions import SQLiteSessionStore
+
+
+class SlowSQLiteSessionStore(SQLiteSessionStore):
+    """Sessions in a SQLite file each of whose commits takes `commit_seconds` longer, as on a network drive."""
+
+    def __init__(self, path: str | Path, *, commit_seconds: float) -> None:
+        """Open the file at `path` with the first use."""
+        super().__init__(path)
+        self._database = Database(path, writer=partial(_slow, commit_seconds))
+
+
+class _SlowCommits(MeteredConnection):
+    """A connection whose commits wait."""
+
+    commit_seconds = 0.0
+
+    def commit(self) -> None:
+        """Wait, and commit."""
+        time.sleep(self.commit_seconds)
+        if self.cost is not None:
+            self.cost.commit_ns += round(self.commit_seconds * NANOSECOND)
+        super().commit()
+
+
+def _slow(commit_seconds: float, *arguments: Any, **options: Any) -> MeteredConnection:
+    connection = _SlowCommits(*arguments, **options)
+    connection.commit_seconds = commit_seconds
+    return connection
