@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from cayu.clock import NANOSECOND
 from cayu.storage.sql.sqlite.database import Database
@@ -19,7 +17,7 @@ class SlowSQLiteSessionStore(SQLiteSessionStore):
     def __init__(self, path: str | Path, *, commit_seconds: float) -> None:
         """Open the file at `path` with the first use."""
         super().__init__(path)
-        self._database = Database(path, writer=partial(_slow, commit_seconds))
+        self._database = Database(path, writer=type("SlowCommits", (_SlowCommits,), {"commit_seconds": commit_seconds}))
 
 
 class _SlowCommits(MeteredConnection):
@@ -33,9 +31,3 @@ class _SlowCommits(MeteredConnection):
         if self.cost is not None:
             self.cost.commit_ns += round(self.commit_seconds * NANOSECOND)
         super().commit()
-
-
-def _slow(commit_seconds: float, *arguments: Any, **options: Any) -> MeteredConnection:
-    connection = _SlowCommits(*arguments, **options)
-    connection.commit_seconds = commit_seconds
-    return connection

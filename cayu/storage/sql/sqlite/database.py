@@ -127,15 +127,15 @@ class Database:
         *,
         mode: Mode = "rw",
         busy_seconds: float = DEFAULT_BUSY_SECONDS,
-        writer: Callable[..., MeteredConnection] = MeteredConnection,
+        writer: type[MeteredConnection] = MeteredConnection,
     ) -> None:
-        """`writer` makes the driver's connection that writes."""
+        """`writer` is the class of the driver's connection that writes."""
         if str(path) == ":memory:":
             raise InvalidInput("An in-memory SQLite database cannot be shared; use the in-memory store instead.")
         self.path = Path(path).absolute()
         self.mode = mode
         self._busy_seconds = busy_seconds
-        self._writer_of = writer
+        self._writer_type = writer
         self._writer: OneHopConnection | None = None
         self._reader: OneHopConnection | None = None
         self._closed = False
@@ -214,7 +214,7 @@ class Database:
             isolation_level=None,
             check_same_thread=False,
             cached_statements=64,
-            factory=self._writer_of,
+            factory=self._writer_type,
         )
         return _prepared(raw, lambda: _prepare_writer(raw, self.path))
 
