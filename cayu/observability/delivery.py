@@ -11,6 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Iterable
 
+from cayu.errors import InvalidInput
 from cayu.observability.sinks import EventSink, TimingSink
 from cayu.shielding import is_cancelling
 from cayu.timing.costs import metered
@@ -99,7 +100,14 @@ class TimingDelivery:
             self.add_sink(sink)
 
     def add_sink(self, sink: TimingSink) -> None:
-        """Deliver to one more sink from now on, if it wants timing."""
+        """Deliver to one more sink from now on, if it wants timing; a sink is given each record once.
+
+        Raises `InvalidInput` for an object that cannot take timing.
+        """
+        if not callable(getattr(sink, "emit_timing", None)):
+            raise InvalidInput(f"A timing sink has an async emit_timing(record); {type(sink).__name__} has none.")
+        if any(queue.sink is sink for queue in self._queues):
+            return
         if not isinstance(sink, EventSink) or sink.takes_timing:
             self._queues.append(SinkQueue(sink, self._config))
 

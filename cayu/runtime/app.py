@@ -106,7 +106,7 @@ class CayuApp:
             clock=SystemClock(),
             ledger=budget_ledger or DocumentBudgetLedger(self.session_store),
             sinks=tuple(event_sinks),
-            timing=RuntimeTiming(runtime_timing or RuntimeTimingConfig(), (*event_sinks, *timing_sinks)),
+            timing=RuntimeTiming(runtime_timing or RuntimeTimingConfig(), event_sinks, timing_sinks),
             children=ChildRunner,
         )
         self._startup = Startup(self.services)

@@ -59,7 +59,7 @@ class Services:
     clock: Clock
     ledger: BudgetLedger
     sinks: tuple[EventSink, ...] = ()
-    timing: RuntimeTiming = field(default_factory=lambda: RuntimeTiming(RuntimeTimingConfig(), ()))
+    timing: RuntimeTiming = field(default_factory=lambda: RuntimeTiming(RuntimeTimingConfig()))
     children: Callable[[Drive, CallView], ChildSessions] | None = None
     """Gives a call of a drive the means to run child sessions."""
     drives: dict[str, Drive] = field(default_factory=dict)
@@ -193,8 +193,10 @@ class Drive:
         try:
             await self._guarded()
         finally:
-            self.timing.end()
             if hasattr(self, "log"):
+                if self.log.lease.epoch is None:
+                    self.timing.drop()
+                self.timing.end()
                 self.log.stop()
                 if self.services.drives.get(self.log.view.row.id) is self:
                     del self.services.drives[self.log.view.row.id]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from cayu.clock import Clock
 from cayu.observability.delivery import TimingDelivery
-from cayu.observability.sinks import TimingSink
+from cayu.observability.sinks import EventSink, TimingSink
 from cayu.timing.marks import Attempt
 from cayu.timing.recent import RecentTimings
 from cayu.timing.records import RuntimeTimingConfig, RuntimeTimingStatus
@@ -16,10 +16,17 @@ from cayu.timing.session import SessionTiming
 class RuntimeTiming:
     """Collects for every session of one application."""
 
-    def __init__(self, config: RuntimeTimingConfig, sinks: Iterable[TimingSink]) -> None:
+    def __init__(
+        self,
+        config: RuntimeTimingConfig,
+        event_sinks: Iterable[EventSink] = (),
+        timing_sinks: Iterable[TimingSink] = (),
+    ) -> None:
+        """Deliver to the event sinks that want timing, and to `timing_sinks`."""
+        wanting = [sink for sink in event_sinks if isinstance(sink, EventSink) and sink.takes_timing]
         self._config = config
         self.recent = RecentTimings(config.recent_capacity)
-        self.delivery = TimingDelivery(config, sinks)
+        self.delivery = TimingDelivery(config, (*wanting, *timing_sinks))
 
     def session(self, clock: Clock) -> SessionTiming:
         """Return the timing of one claim."""

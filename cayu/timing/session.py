@@ -67,8 +67,8 @@ class SessionTiming:
             metered(self)
 
     def attach(self, session_id: str, instance_id: str) -> None:
-        """Set the session that is timed."""
-        self.end()
+        """Set the session that is timed; an entry that has to begin anew leaves no attempt behind."""
+        self.drop()
         self._ids = (session_id, instance_id)
 
     # Attempts.
@@ -103,6 +103,10 @@ class SessionTiming:
         if self._attempt is not None:
             self._attempt.incomplete = True
             self._close()
+
+    def drop(self) -> None:
+        """Forget what is at work: nothing of it was written."""
+        self._attempt, self._round, self.within = None, None, _nothing
 
     def stopping(self) -> None:
         """Note that what is at work is being interrupted; a round of which nothing was dispatched is only closed."""
