@@ -23,7 +23,7 @@ class RuntimeTiming:
         timing_sinks: Iterable[TimingSink] = (),
     ) -> None:
         """Deliver to the event sinks that want timing, and to `timing_sinks`."""
-        wanting = [sink for sink in event_sinks if isinstance(sink, EventSink) and sink.takes_timing]
+        wanting = [sink for sink in event_sinks if getattr(sink, "takes_timing", False)]
         self._config = config
         self.recent = RecentTimings(config.recent_capacity)
         self.delivery = TimingDelivery(config, (*wanting, *timing_sinks))
