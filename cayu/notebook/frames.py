@@ -158,11 +158,12 @@ async def sessions_data(store: SessionStore, ask: Ask) -> Data:
     page = await store.heads(HeadQuery(session_id=ask.session_id, limit=EVERYTHING))
     found = list(zip(*map(_SESSION_VALUES, page.rows), strict=True)) or [()] * len(_SESSION_PATHS)
     data = dict(zip(_SESSION_PATHS, found, strict=True))
-    _tell(ask, len(page.rows))
+    tell(ask, len(page.rows))
     return data
 
 
-def _tell(ask: Ask, sessions: int) -> None:
+def tell(ask: Ask, sessions: int) -> None:
+    """Tell whoever follows the progress that all sessions were read."""
     if ask.progress is not None:
         ask.progress(sessions, sessions)
 
@@ -191,7 +192,7 @@ async def events_data(store: SessionStore, ask: Ask) -> Data:
         data |= {name: [body.get(name) for body in bodies] for name in decoded}
         if "tool_round_id" in decoded:
             data["tool_round_id"] = [body.get("tool_round_id") or _round_of(body) for body in bodies]
-    _tell(ask, len(set(data["session_id"])))
+    tell(ask, len(set(data["session_id"])))
     return data
 
 

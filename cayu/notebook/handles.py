@@ -11,6 +11,7 @@ from cayu.notebook.frames import Conditions
 from cayu.notebook.html import action_html, pending_html, session_html, status_text
 from cayu.sessions.records import PendingAction
 from cayu.sessions.view import SessionView
+from cayu.timing.records import TimingRecord
 
 if TYPE_CHECKING:
     from cayu.notebook.lab import Lab
@@ -70,6 +71,18 @@ class SessionHandle:
     def messages_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
         """Return the session's conversation; takes the arguments of `Lab.messages_df`."""
         return self.lab.messages_df(self._within(where), **ask)
+
+    def rounds_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return the session's timed rounds; takes the arguments of `Lab.rounds_df`."""
+        return self.lab.rounds_df(self._within(where), **ask)
+
+    def phases_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return the session's timed phases; takes the arguments of `Lab.phases_df`."""
+        return self.lab.phases_df(self._within(where), **ask)
+
+    def timings(self) -> tuple[TimingRecord, ...]:
+        """Return the session's timing records, oldest first."""
+        return self.lab.timings(self)
 
     def _within(self, where: Conditions) -> Conditions:
         return {**(where or {}), "session_id": self.id}

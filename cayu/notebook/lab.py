@@ -25,6 +25,8 @@ from cayu.notebook.naming import Decidable, Named, actor, pending_action, sessio
 from cayu.notebook.operating import OnEvent, Operating
 from cayu.notebook.problems import Problems
 from cayu.notebook.tables import Frames, Gather
+from cayu.notebook.timings import gather_timings
+from cayu.observability.timing_files import TimingFileSink, TimingsRead
 from cayu.runtime.app import CayuApp
 from cayu.runtime.outcome import lost_sessions, session_view
 from cayu.sessions.records import PendingActionQuery
@@ -38,6 +40,7 @@ from cayu.sessions.requests import (
 from cayu.sessions.streams import HeadQuery, SessionStore, StreamHead
 from cayu.storage.sql.sqlite.database import Mode
 from cayu.storage.sql.sqlite.sessions import SQLiteSessionStore
+from cayu.timing.records import TimingRecord
 
 T = TypeVar("T")
 Factory = Callable[..., Any]
@@ -48,9 +51,15 @@ MOST_PENDING = 1000
 class Lab(Operating, Frames):
     """An application at work in a notebook or a script. Make one with `Lab.open`; close it, or let the exit do so."""
 
-    def __init__(self, store_at: Callable[[], SessionStore], factory: Factory | None, *, where: str) -> None:
-        """Use `Lab.open`; `store_at` opens the store anew, `where` names it for people."""
+    def __init__(
+        self, store_at: Callable[[], SessionStore], factory: Factory | None, *, where: str, timings_at: Path
+    ) -> None:
+        """Use `Lab.open`; `store_at` opens the store anew, `where` names it for people.
+
+        Timing records are kept in files in the folder `timings_at`.
+        """
         self.where = where
+        self._timings_at = timings_at
         self.problems = Problems()
         self._store_at = store_at
         self._factory = factory
@@ -68,7 +77,8 @@ class Lab(Operating, Frames):
         """Open the store at `path`, created when new, and build the application over it.
 
         `factory(session_store=...)` returns a `CayuApp` on that store; without one, or with `mode="ro"`, the lab only
-        looks, at a file that exists. Raises the `StoreError` that says what is wrong with the file.
+        looks, at a file that exists. Timing records of its work are kept in the folder `<path>.timing`. Raises the
+        `StoreError` that says what is wrong with the file.
         """
 
         if mode not in ("rw", "ro"):
@@ -80,7 +90,7 @@ class Lab(Operating, Frames):
         def store_at() -> SessionStore:
             return SQLiteSessionStore(path, mode="ro" if looks else "rw")
 
-        lab = cls(store_at, None if looks else factory, where=str(path))
+        lab = cls(store_at, None if looks else factory, where=str(path), timings_at=Path(f"{path}.timing"))
         try:
             lab._bridge.call(lab.app.session_store.heads(HeadQuery(limit=1)))
         except BaseException:
@@ -98,6 +108,7 @@ class Lab(Operating, Frames):
             raise InvalidInput(f"The factory returned {type(app).__name__}; it returns a CayuApp.")
         if app.session_store is not store:
             raise InvalidInput("The factory's application is not on the session_store that it was given; pass it on.")
+        app.add_timing_sink(TimingFileSink(self._timings_at))
         return app
 
     # Verbs: each blocks, and has an asynchronous twin that is awaited.
@@ -241,6 +252,23 @@ class Lab(Operating, Frames):
     async def acall(self, work: Coroutine[Any, Any, T]) -> T:
         """Await any coroutine that runs on the lab's loop."""
         return await self._bridge.acall(work)
+
+    def timings(self, session: Named | None = None) -> tuple[TimingRecord, ...]:
+        """Return the timing records of a session, by handle, id or public reference, or of all; oldest first.
+
+        They are what this process has seen lately and what is kept beside the store, each once.
+        """
+        return self._timings_read(None if session is None else session_id(session)).records
+
+    async def atimings(self, session: Named | None = None) -> tuple[TimingRecord, ...]:
+        """Await `timings`."""
+        return (await self.acall(self._timings(None if session is None else session_id(session)))).records
+
+    def _timings_read(self, session: str | None) -> TimingsRead:
+        return self.call(self._timings(session))
+
+    async def _timings(self, session: str | None) -> TimingsRead:
+        return await gather_timings(self.app, self._timings_at, session)
 
     def _gathered(self, gather: Gather, ask: Ask) -> Data:
         return self.call(gather(self.app.session_store, ask))

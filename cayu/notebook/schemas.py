@@ -30,6 +30,13 @@ _SESSION = Column("session_id", TEXT, "the session")
 _ROUND = Column("tool_round_id", TEXT, "the tool round")
 _CALL = Column("tool_call_id", TEXT, "the call")
 _TOOL = Column("tool_name", TEXT, "the tool")
+_BEGAN = Column("started_at", TIME, "the attempt's beginning")
+_ENDED = Column("completed_at", TIME, "the attempt's end")
+_TRANSACTIONS = Column("store_transactions", COUNT, "transactions begun in stores, reads included")
+_COMMITS = Column("store_commit_ms", MILLISECONDS, "commits that had something to commit", "ms")
+_BYTES = Column("store_bytes", COUNT, "size of the values that were bound to writes", "bytes")
+_INCOMPLETE = Column("incomplete", FLAG, "the attempt paused, or was interrupted or cancelled")
+_RECOVERED = Column("recovered", FLAG, "the attempt closed what another process had begun")
 
 SCHEMAS: dict[str, tuple[Column, ...]] = {
     "sessions_df": (
@@ -89,6 +96,41 @@ SCHEMAS: dict[str, tuple[Column, ...]] = {
         Column("started_at", TIME, "commit of the first start"),
         Column("ended_at", TIME, "commit of the end"),
         Column("duration_ms", MILLISECONDS, "from start to end, by commits", "ms"),
+    ),
+    "rounds_df": (
+        _SESSION,
+        _ROUND,
+        Column("model_step_id", TEXT, "the model step whose answer asked for the round"),
+        _BEGAN,
+        _ENDED,
+        Column("duration_ms", MILLISECONDS, "wall time of the attempt, the consumer's included", "ms"),
+        Column("calls", COUNT, "calls of the round, those beyond the bound of timing included"),
+        Column("active_ms", MILLISECONDS, "all phases but the two waits and unattributed", "ms"),
+        Column("unattributed_ms", MILLISECONDS, "the rest of the round's own work", "ms"),
+        _TRANSACTIONS,
+        _COMMITS,
+        _BYTES,
+        _INCOMPLETE,
+        _RECOVERED,
+        Column("calls_truncated", COUNT, "calls beyond the bound of timing"),
+    ),
+    "phases_df": (
+        _SESSION,
+        Column("kind", SET, "tool_round, tool_call, model_step_preparation"),
+        Column("tool_round_id", TEXT, "the tool round; of a preparation, the one before it"),
+        _CALL,
+        Column("tool_name", TEXT, "the tool, if one of that name is registered"),
+        Column("phase", SET, "what was being done"),
+        Column("started_at", TIME, "first entry; missing when none was seen"),
+        Column("completed_at", TIME, "last exit; missing when none was seen"),
+        Column("duration_ms", MILLISECONDS, "time in the phase, without phases nested in it", "ms"),
+        _TRANSACTIONS,
+        Column("store_lock_wait_ms", MILLISECONDS, "waiting for the connection and the write lock", "ms"),
+        Column("store_execution_ms", MILLISECONDS, "running statements", "ms"),
+        _COMMITS,
+        _BYTES,
+        _INCOMPLETE,
+        _RECOVERED,
     ),
     "approvals_df": (
         _SESSION,

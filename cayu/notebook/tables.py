@@ -8,13 +8,16 @@ from typing import Any
 
 import pandas as pd
 
-from cayu.notebook import frames
+from cayu.notebook import frames, timings
 from cayu.notebook.frames import Ask, Conditions, Data, Progress
 from cayu.notebook.problems import Problems
 from cayu.notebook.schemas import columns_of
+from cayu.observability.timing_files import TimingsRead
 from cayu.sessions.streams import SessionStore
+from cayu.timing.records import TimingRecord
 
 Gather = Callable[[SessionStore, Ask], Coroutine[Any, Any, Data]]
+Tabulate = Callable[[Sequence[TimingRecord], Ask], Data]
 
 
 class Frames(ABC):
@@ -32,6 +35,10 @@ class Frames(ABC):
     def _gathered(self, gather: Gather, ask: Ask) -> Data:
         """Run one gathering over the store and return its columns."""
 
+    @abstractmethod
+    def _timings_read(self, session: str | None) -> TimingsRead:
+        """Return the timing records of one session, or of all."""
+
     def sessions_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
         """Return a row per session, newest first. See `cayu.notebook.schema("sessions_df")`."""
         return self._frame("sessions_df", frames.sessions_data, where, **ask)
@@ -44,9 +51,20 @@ class Frames(ABC):
         """Return a row per part of the conversations. See `cayu.notebook.schema("messages_df")`."""
         return self._frame("messages_df", frames.messages_data, where, **ask)
 
+    def rounds_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per timed attempt at a tool round. See `cayu.notebook.schema("rounds_df")`."""
+        return self._timing_frame("rounds_df", timings.rounds_data, where, **ask)
+
     def calls_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
         """Return a row per tool call. See `cayu.notebook.schema("calls_df")`."""
         return self._frame("calls_df", frames.calls_data, where, **ask)
+
+    def phases_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per phase of each round, call and preparation. See `cayu.notebook.schema("phases_df")`.
+
+        Sum over one `kind` only: what a call took is in its round too.
+        """
+        return self._timing_frame("phases_df", timings.phases_data, where, **ask)
 
     def approvals_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
         """Return a row per approval or question, decided or pending. See `cayu.notebook.schema("approvals_df")`."""
@@ -72,3 +90,12 @@ class Frames(ABC):
         ask = Ask(name, where or {}, columns, limit, progress)
         ask.wanted()
         return frames.finished(ask, self._gathered(gather, ask))
+
+    def _timing_frame(self, name: str, tabulate: Tabulate, where: Conditions, **more: Any) -> pd.DataFrame:
+        ask = Ask(name, where or {}, **more)
+        ask.wanted()
+        read = self._timings_read(ask.session_id)
+        frame = frames.finished(ask, tabulate(read.records, ask))
+        if read.skipped:
+            frame.attrs["cayu"]["skipped_lines"] = read.skipped
+        return frame

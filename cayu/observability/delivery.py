@@ -30,6 +30,9 @@ class SinkQueue:
         self._config = config
         self._waiting: deque[Attempt] = deque()
         self._worker: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Future[None]] = []
+        """Resolved when the next record is done with."""
+        self._handled = 0
         self.dropped = 0
         self.failed = 0
 
@@ -65,27 +68,50 @@ class SinkQueue:
         worker = self._worker
         return worker is not None and not worker.done() and worker.get_loop() is asyncio.get_running_loop()
 
+    async def flush(self) -> None:
+        """Wait until what is queued now was delivered or dropped."""
+        target = self._handled + len(self._waiting)
+        while self._handled < target and (worker := self.work()) is not None:
+            handled = asyncio.get_running_loop().create_future()
+            self._watching.append(handled)
+            await asyncio.wait([worker, handled], return_when=asyncio.FIRST_COMPLETED)
+
     async def _work(self) -> None:
         metered(None)  # what a sink writes is not the work of the session that happened to start this task
         while self._waiting:
-            await self._deliver(self._waiting[0])
-            if self._waiting:
-                self._waiting.popleft()
+            try:
+                await self._deliver(self._waiting[0])
+            except asyncio.CancelledError:
+                if is_cancelling():
+                    raise  # the record stays first, for the next loop
+                self.failed += 1
+            except (KeyboardInterrupt, SystemExit):
+                self._handle_first()
+                raise
+            except BaseException as error:  # noqa: BLE001 - a sink that fails, in whatever way, fails alone
+                self.failed += 1
+                logger.warning("sink %s failed on a timing record: %s", type(self.sink).__name__, type(error).__name__)
+            self._handle_first()
+
+    def _handle_first(self) -> None:
+        if self._waiting:
+            self._waiting.popleft()
+        self._handled += 1
+        watching, self._watching = self._watching, []
+        for handled in watching:
+            if not handled.done():
+                handled.set_result(None)
 
     async def _deliver(self, attempt: Attempt) -> None:
-        """Give one record to the sink. A cancellation of this task leaves the record in the queue."""
+        """Give one record to the sink, and drop it when the sink takes too long."""
+        limit = asyncio.timeout(self._config.sink_timeout_seconds)
         try:
-            async with asyncio.timeout(self._config.sink_timeout_seconds):
+            async with limit:
                 await self.sink.emit_timing(record_of(attempt))
         except TimeoutError:
-            self.dropped += 1
-        except asyncio.CancelledError:
-            if is_cancelling():
+            if not limit.expired():
                 raise
-            self.failed += 1
-        except Exception as error:  # noqa: BLE001 - a sink that fails, in whatever way, fails alone
-            self.failed += 1
-            logger.warning("sink %s failed on a timing record: %s", type(self.sink).__name__, type(error).__name__)
+            self.dropped += 1
 
 
 class TimingDelivery:
@@ -135,10 +161,8 @@ class TimingDelivery:
             queue.add(attempt)
 
     async def flush(self) -> None:
-        """Wait until what is queued now has been delivered or dropped."""
-        working = [task for queue in self._queues if (task := queue.work()) is not None]
-        if working:
-            await asyncio.wait(working)
+        """Wait until what is queued now was delivered or dropped."""
+        await asyncio.gather(*(queue.flush() for queue in self._queues))
 
     async def close(self) -> None:
         """Deliver what can be delivered within one sink timeout, drop the rest, and deliver nothing any more."""
@@ -150,7 +174,7 @@ class TimingDelivery:
             await asyncio.wait(working, timeout=self._config.sink_timeout_seconds)
         for queue in self._queues:
             queue.drop()
-            await self._let_go(queue)
+        await asyncio.gather(*map(self._let_go, self._queues))
         if working:
             await asyncio.wait(working, timeout=self._config.sink_timeout_seconds)
 

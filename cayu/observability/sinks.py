@@ -76,7 +76,7 @@ class LoggingEventSink(EventSink):
     @property
     def takes_timing(self) -> bool:
         """True when it was asked to log timing."""
-        return self._log_runtime_timing
+        return self._log_runtime_timing or type(self).emit_timing is not LoggingEventSink.emit_timing
 
     async def emit_timing(self, record: TimingRecord) -> None:
         """Write it."""

@@ -13,9 +13,11 @@ from typing import Protocol
 class StoreCost:
     """Costs of work in a store; integers, times in nanoseconds. One unit of work at a time counts on it."""
 
-    __slots__ = ("bytes_written", "commit_ns", "execution_ns", "in_use", "lock_wait_ns", "outer", "transactions")
+    __slots__ = ("_taker", "bytes_written", "commit_ns", "execution_ns", "in_use", "lock_wait_ns", "transactions")
 
-    def __init__(self) -> None:
+    def __init__(self, taker: Meter | None = None) -> None:
+        """`taker` takes the costs in when the unit has ended; without one the account itself is where they count."""
+        self._taker = taker
         self.transactions = 0
         """Transactions begun: explicit ones, implicit ones, and statements that ran outside any."""
         self.lock_wait_ns = 0
@@ -28,8 +30,6 @@ class StoreCost:
         """Size of the text and the blobs that were bound to statements which changed rows."""
         self.in_use = False
         """True while a unit of work counts on it."""
-        self.outer: Meter | None = None
-        """Who is charged as well once the unit has ended."""
 
     def add(self, other: StoreCost) -> None:
         """Take in what another one counts."""
@@ -42,8 +42,8 @@ class StoreCost:
     def end(self) -> None:
         """Say that the unit of work has ended; on the loop on which it came in."""
         self.in_use = False
-        if self.outer is not None:
-            self.outer.take(self)
+        if self._taker is not None:
+            self._taker.take(self)
 
 
 class Meter(Protocol):
@@ -54,7 +54,7 @@ class Meter(Protocol):
         ...
 
     def take(self, cost: StoreCost) -> None:
-        """Take in what a unit of work has cost that was measured for somebody inside."""
+        """Take in what a unit of work has cost, and pass it on to whoever is charged as well."""
         ...
 
 

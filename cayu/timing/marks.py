@@ -103,9 +103,7 @@ class CallLine(Line):
 
     def measure(self) -> StoreCost:
         """Begin to measure one unit of work."""
-        cost = super().measure()
-        cost.outer = self._outer
-        return cost
+        return super().measure() if self._outer is None else StoreCost(self)
 
     def take(self, cost: StoreCost) -> None:
         """Take in what a session that the tool runs has cost."""

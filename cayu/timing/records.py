@@ -6,10 +6,9 @@ Never arguments, results, prompts, SQL or the words of an exception. Records are
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AwareDatetime, Field
 
 from cayu.errors import InvalidInput
 from cayu.messages import Frozen
@@ -41,9 +40,9 @@ class RuntimePhaseTiming(Frozen):
     """One phase of a round, a call or a step; a phase that did not occur has no bounds and counts zero."""
 
     name: str
-    first_started_at: datetime | None = None
+    first_started_at: AwareDatetime | None = None
     """Wall time of the first entry."""
-    last_completed_at: datetime | None = None
+    last_completed_at: AwareDatetime | None = None
     """Wall time of the last exit; a phase entered more than once has a window longer than its duration."""
     duration_seconds: float = 0.0
     """Monotonic time in the phase, without the phases nested in it and without the consumer's time."""
@@ -81,11 +80,11 @@ class ToolCallTiming(_Phased):
     tool_call_id: str
     tool_name: str | None = None
     """None when no tool of that name is registered: what a model invents is not repeated here."""
-    tool_effect_completed_at: datetime | None = None
+    tool_effect_completed_at: AwareDatetime | None = None
     """When the tool had returned or raised; None when it did not come to its end here."""
-    tool_terminal_staged_at: datetime | None = None
+    tool_terminal_staged_at: AwareDatetime | None = None
     """When the result was staged: its write was durable, or, for the last call of a round, the closing began."""
-    tool_terminal_publication_started_at: datetime | None = None
+    tool_terminal_publication_started_at: AwareDatetime | None = None
     """When the call's terminal event began to be prepared."""
 
 
@@ -100,8 +99,8 @@ class ToolRoundTiming(_Phased):
     """The step whose answer asked for the round."""
     model_attempt_id: str
     """The attempt of that step which was answered."""
-    started_at: datetime
-    completed_at: datetime
+    started_at: AwareDatetime
+    completed_at: AwareDatetime
     duration_seconds: float
     """Observed wall time on the monotonic clock, the consumer's time included."""
     incomplete: bool = False
@@ -123,8 +122,8 @@ class ModelStepPreparationTiming(_Phased):
     model_step_id: str
     after_tool_round_id: str | None = None
     """The round whose commit the time runs from; None when it runs from the start of the step."""
-    started_at: datetime
-    completed_at: datetime
+    started_at: AwareDatetime
+    completed_at: AwareDatetime
     duration_seconds: float
     incomplete: bool = False
     """The provider was not asked after all."""

@@ -179,11 +179,9 @@ class SessionTiming:
 
     def measure(self) -> StoreCost | None:
         """Begin to measure one unit of work; between attempts it is only charged to the call that runs the session."""
-        if self._attempt is None:
-            return None if self._outer is None else self._outer.measure()
-        cost = self._attempt.measure()
-        cost.outer = self._outer
-        return cost
+        if self._outer is not None:
+            return StoreCost(self)
+        return None if self._attempt is None else self._attempt.measure()
 
     def take(self, cost: StoreCost) -> None:
         """Take in what was measured for somebody inside, and pass it on."""

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from cayu.notebook import SessionHandle
 
 STORED = ("sessions_df", "events_df", "messages_df", "calls_df", "approvals_df")
-FRAMES = (*STORED, "errors_df")
+TIMED = ("rounds_df", "phases_df")
+FRAMES = (*STORED, *TIMED, "errors_df")
 TALK = [
     ModelStreamEvent.thinking("hm"),
     ModelStreamEvent.text_delta("I look."),

@@ -28,6 +28,7 @@ from server.support import OPERATOR_HEADERS, USER, client_of, cut_off_store, han
 
 from cayu import CayuApp, EventType, SQLiteSessionStore
 from cayu.errors import InvalidInput, StoreBusy
+from cayu.observability import InMemoryEventSink, RuntimeTimingConfig, TimingRecord
 from cayu.server import create_server, mount_server
 from cayu.sessions import SessionStore
 from cayu.sessions.streams import Loaded, StreamState, Unit
@@ -228,3 +229,31 @@ async def test_every_run_of_the_server_is_stopped() -> None:
             assert (await client.post("/api/pending/approve", json=body)).status_code == 200
     assert [await status_of(app, name) for name in names] == ["interrupted"] * 5
     assert app.services.drives == {}
+
+
+@pytest.mark.requirement("A143")
+@pytest.mark.parametrize("mounted", [False, True], ids=["standalone", "mounted"])
+async def test_after_stop_no_timing_is_being_delivered(mounted: bool) -> None:
+    class Stuck(InMemoryEventSink):
+        async def emit_timing(self, record: TimingRecord) -> None:
+            await asyncio.Event().wait()
+
+    def workers() -> set[str]:
+        return {name for task in asyncio.all_tasks() if (name := task.get_name()).startswith("cayu timing")}
+
+    fast, tasks = InMemoryEventSink(), asyncio.all_tasks()
+    app = make_app(
+        batches=(calls("act"), "done", "done"),
+        tools=[FakeTool("act")],
+        timing_sinks=[Stuck(), fast],
+        runtime_timing=RuntimeTimingConfig(sink_timeout_seconds=0.1),
+    )
+    server, _ = served(app, mounted)
+    async with asyncio.timeout(5), server.router.lifespan_context(server):
+        await play(app.run(new_run()))
+        assert workers() >= {"cayu timing to Stuck"}
+    assert workers() == set()
+    assert asyncio.all_tasks() == tasks
+    status = app.runtime_timing_status()
+    assert (status.queued_records, status.dropped_records, len(fast.timings)) == (0, 3, 3)
+    assert len(await app.inspect_recent_tool_round_timing("s")) == 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from time import perf_counter_ns
 from typing import Any
 
@@ -48,15 +47,20 @@ class MeteredConnection(sqlite3.Connection):
         cost = self.cost
         if cost is None:
             return _execute(self, sql, parameters)
-        if not self.in_transaction:
-            self._begins(cost)
+        inside = self.in_transaction
+        if not inside:
+            self._changes_before = self.total_changes
         begun = perf_counter_ns()
-        cursor = _execute(self, sql, parameters)
-        cost.execution_ns += perf_counter_ns() - begun
+        try:
+            cursor = _execute(self, sql, parameters)
+        finally:
+            cost.execution_ns += perf_counter_ns() - begun
+        if not inside:
+            cost.transactions += 1
         if cursor.description is not None:
             return MeteredRows(cursor, cost)
         if cursor.rowcount > 0:
-            cost.bytes_written += _size(parameters.values() if type(parameters) is dict else parameters)
+            cost.bytes_written += _bound_size(parameters)
         return cursor
 
     def executemany(self, sql: str, rows: Iterable[Bound], /) -> sqlite3.Cursor:
@@ -64,13 +68,18 @@ class MeteredConnection(sqlite3.Connection):
         cost = self.cost
         if cost is None:
             return _executemany(self, sql, rows)
-        if not self.in_transaction:
-            self._begins(cost)
-        listed = list(rows)
+        inside, listed = self.in_transaction, list(rows)
+        if not inside:
+            self._changes_before = self.total_changes
         begun = perf_counter_ns()
-        cursor = _executemany(self, sql, listed)
-        cost.execution_ns += perf_counter_ns() - begun
-        cost.bytes_written += _size(chain.from_iterable(listed))
+        try:
+            cursor = _executemany(self, sql, listed)
+        finally:
+            cost.execution_ns += perf_counter_ns() - begun
+        if not inside:
+            cost.transactions += 1
+        if cursor.rowcount > 0:
+            cost.bytes_written += sum(map(_bound_size, listed))
         return cursor
 
     def commit(self) -> None:
@@ -90,11 +99,6 @@ class MeteredConnection(sqlite3.Connection):
         self.cost = cost
         if cost is not None:
             cost.lock_wait_ns += perf_counter_ns() - queued_ns
-
-    def _begins(self, cost: StoreCost) -> None:
-        """Count the transaction that the next statement begins, or is."""
-        self._changes_before = self.total_changes
-        cost.transactions += 1
 
 
 class MeteredRows:
@@ -122,7 +126,15 @@ class MeteredRows:
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the rows that are left."""
-        return iter(self.fetchall())
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next row, or stop."""
+        begun = perf_counter_ns()
+        try:
+            return next(self._cursor)
+        finally:
+            self._cost.execution_ns += perf_counter_ns() - begun
 
     def __getattr__(self, name: str) -> Any:
         """Leave the rest to the driver's cursor."""
@@ -133,13 +145,16 @@ _execute, _executemany = sqlite3.Connection.execute, sqlite3.Connection.executem
 _commit = sqlite3.Connection.commit
 
 
-def _size(values: Iterable[Any]) -> int:
+def _bound_size(bound: Bound) -> int:
     """Return the bytes of text and of blobs; numbers are not counted."""
     total = 0
-    for value in values:
+    for value in bound.values() if bound.__class__ is dict else bound:
         kind = value.__class__
         if kind is bytes:
             total += len(value)
-        elif kind is str:
-            total += len(value) if value.isascii() else len(value.encode())
+        elif kind is not int and isinstance(value, _PAYLOADS):
+            total += len(value.encode()) if isinstance(value, str) and not value.isascii() else len(value)
     return total
+
+
+_PAYLOADS = (str, bytes, bytearray, memoryview)

@@ -51,13 +51,13 @@ def _commit(raw: MeteredConnection, begin: str) -> None:
 class Waiting:
     """One unit with whoever waits for it."""
 
-    work: Work[Any]
+    work: Work[Any] = field(repr=False)
     future: Unstoppable[Any]
     cost: StoreCost | None = None
     """Where the unit's costs are counted, if anybody wants to know."""
     queued_ns: int = field(default_factory=time.perf_counter_ns)
-    result: Any = None
-    error: BaseException | None = None
+    result: Any = field(default=None, repr=False)
+    error: BaseException | None = field(default=None, repr=False)
 
     def run(self, raw: MeteredConnection) -> None:
         """Do the work as it is, outside any transaction of ours, and tell at once."""
