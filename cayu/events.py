@@ -85,7 +85,7 @@ class Event(Frozen):
     payload: dict[str, Any] = {}
 
 
-_FIELDS = frozenset(Event.model_fields)
+_FIELDS = set(Event.model_fields)
 
 
 def trusted_event(fields: dict[str, Any]) -> Event:

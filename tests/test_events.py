@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import ValidationError
 
-from cayu.events import LIVE_ONLY, Event, EventType, event_type
+from cayu.events import LIVE_ONLY, Event, EventType, event_type, trusted_event
 
 PUBLISHED = {
     "session": "started resumed completed failed interrupted interrupt_requested awaiting_user_input limit_reached "
@@ -68,3 +68,12 @@ def test_events_are_closed_and_frozen() -> None:
         Event.model_validate({**known, "colour": "red"})
     with pytest.raises(ValidationError):
         event.type = "u"  # type: ignore[misc]
+
+
+def test_an_event_of_a_log_can_be_copied_with_changes() -> None:
+    made = {"id": "x.1", "type": EventType.SESSION_STARTED, "session_id": "s", "sequence": 1, "agent_name": "a"}
+    rest = {"timestamp": datetime.now(UTC), "environment_name": None, "tool_name": None, "payload": {}}
+    event = trusted_event(made | rest)
+    changed = event.model_copy(update={"session_id": "t"})
+    assert (event.session_id, changed.session_id) == ("s", "t")
+    assert changed == Event.model_validate(changed.model_dump())
