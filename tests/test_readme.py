@@ -13,6 +13,7 @@ import pytest
 
 from cayu import errors
 from cayu.sessions.states import CALL, SESSION
+from cayu.timing.phases import ROUND_PHASES
 
 README = Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -84,3 +85,25 @@ def test_the_notebook_program_runs_after_it(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_notebooks_it_lists_are_those_that_are_there() -> None:
+    root = Path(__file__).parents[1]
+    listed = re.findall(r"\]\((notebooks/\w+\.ipynb)\)", README)
+    assert listed == sorted(f"notebooks/{path.name}" for path in root.joinpath("notebooks").glob("*.ipynb"))
+
+
+def test_the_timing_program_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [program] = [text for text in PROGRAMS if "inspect_recent_tool_round_timing" in text]
+    monkeypatch.chdir(tmp_path)
+    exec(program, {})
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [words[0] for words in lines] == list(ROUND_PHASES)
+    counts = {words[0]: int(words[3]) for words in lines}
+    assert {name: count for name, count in counts.items() if count} == {
+        "started_persistence": 1,
+        "staging": 2,
+        "round_commit": 1,
+    }

@@ -42,6 +42,8 @@ class Repair:
         self.writes = False
         """False when the session only waits for outcomes, and none was found out."""
         self._settled: list[Draft] = []
+        self._asked: list[tuple[str | None, int, int]] = []
+        """When evidence was asked for, monotonic nanoseconds, and of which call; None for those that were decided."""
         self._decisions = request.decided(item.session_id)
         actions = {decision.action for decision in self._decisions}
         self.action = actions.pop() if len(actions) == 1 else item.action
@@ -58,15 +60,20 @@ class Repair:
         assembly = services.registry.assemble(view.row.agent_name, view.row.environment_name)
         settler = Settler(view.row, assembly, services.config, services.store)
         actor, decided = self._request.requested_by, {decision.tool_call_id for decision in self._decisions}
-        rest = [call for call in opened.unknown if call.id not in decided]
-        self._settled = [
-            *await settler.by_decisions(opened.id, opened.calls, self._decisions, actor),
-            *await settler.by_reconcilers(opened.id, rest),
-        ]
+        now = services.clock.monotonic_ns
+        begun = now()
+        self._settled = await settler.by_decisions(opened.id, opened.calls, self._decisions, actor)
+        self._asked = [(None, begun, now())] if decided else []
+        for call in opened.unknown:
+            if call.id not in decided:
+                begun = now()
+                self._settled += await settler.by_reconcilers(opened.id, [call])
+                self._asked.append((call.id, begun, now()))
         self.writes = self.writes or bool(self._settled)
 
     async def enter(self, drive: Drive, standing: Standing) -> bool:
         """Enter the session, which is as the plan found it."""
+        drive.timing.preceded_by(EFFECT_STATE, self._asked)
         view = standing.view
         assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
         drive.attach(view, assembly, evicting=standing.evicting, epoch=standing.state.epoch, role=RECOVERING)

@@ -112,7 +112,7 @@ class RoundRunner:
                 staged = self._finished[call.id] = self._staged(call, _outcome(task))
                 starts = await self._starts(self._round, self._log.view, reauthorize=True)
                 if self._launch_next or self._running:
-                    with self._timing.staging(call.id):
+                    with self._timing.staging(call.id, is_result=staged.type in _RESULTS):
                         await self._log.commit([staged, *starts])
                     del self._finished[call.id]
                     reach("result.staged")
@@ -189,7 +189,7 @@ class RoundRunner:
         results = {draft.payload["tool_call_id"]: draft for draft in staged if draft.type in _RESULTS}
         unknown = _unknown(opened, staged)
         for draft in staged:
-            if draft.type == E.TOOL_STAGED:
+            if draft.type in _RESULTS:
                 self._timing.staged(draft.payload["tool_call_id"])
         ends = []
         for call in opened.calls:

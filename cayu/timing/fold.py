@@ -80,7 +80,7 @@ class Fold:
         self._idle_since = attempt.wall_ns
         remainder = UNATTRIBUTED if attempt.is_round else PREPARATION
         self._remainder = None if attempt.continued else remainder
-        if attempt.begun_ns < attempt.wall_ns:
+        if attempt.begun_ns < attempt.wall_ns and not attempt.is_round:
             self._count(HANDOFF, None, attempt.begun_ns, attempt.wall_ns)
         for now, line, what, subject in attempt.marks:
             if what == CLOSE:

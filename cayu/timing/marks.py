@@ -58,7 +58,7 @@ class Line:
         self.cost = None
         self._marks += (self._now(), self._number, LEAVE, None)
 
-    def measure(self) -> StoreCost:
+    def measure(self) -> StoreCost | None:
         """Begin to measure one unit of work in the present stretch of the present phase."""
         cost = self._account()
         cost.in_use = True
@@ -77,47 +77,12 @@ class Line:
         return cost
 
 
-class CallLine(Line):
-    """The line of one call, in the task in which its tool runs."""
-
-    __slots__ = ("_call_id", "_outer")
-
-    def __init__(
-        self, marks: list[Any], now: Callable[[], int], number: int, call_id: str, outer: Meter | None
-    ) -> None:
-        """`outer` is charged too, as that of the call which runs this session."""
-        self._marks = marks
-        self._now = now
-        self._number = number
-        self.cost = None
-        self._call_id = call_id
-        self._outer = outer
-
-    def begin(self) -> None:
-        """Charge what the present task does in stores to the call's phases."""
-        metered(self)
-
-    def within(self, phase: str) -> Self:
-        """Enter a phase of the call."""
-        return self.note(phase, self._call_id)
-
-    def measure(self) -> StoreCost:
-        """Begin to measure one unit of work."""
-        return super().measure() if self._outer is None else StoreCost(self)
-
-    def take(self, cost: StoreCost) -> None:
-        """Take in what a session that the tool runs has cost."""
-        super().take(cost)
-        if self._outer is not None:
-            self._outer.take(cost)
-
-
 class Attempt(Line):
     """One stretch of work under observation: a round, or the preparation of a model step. It is its own first line."""
 
     __slots__ = (
         *("session_id", "instance_id", "step", "round_id", "is_round", "recovered", "continued"),
-        *("launched", "incomplete", "calls", "truncated", "begun_ns", "wall_us", "wall_ns", "record"),
+        *("launched", "incomplete", "closed", "calls", "truncated", "begun_ns", "wall_us", "wall_ns", "record"),
         "_lines",
     )
 
@@ -137,6 +102,7 @@ class Attempt(Line):
         self.launched = False
         """True once a call was dispatched in this attempt."""
         self.incomplete = False
+        self.closed = False
         self.calls: list[tuple[str, str | None]] = []
         """Ids in the model's order, each with the name of its tool if one of that name is registered."""
         self.truncated = 0
@@ -163,13 +129,54 @@ class Attempt(Line):
         """Return the line of a call that is being dispatched."""
         self.launched = True
         number, self._lines = self._lines, self._lines + 1
-        return CallLine(self._marks, self._now, number, call_id, outer)
+        return CallLine(self, number, call_id, outer)
+
+    def past(self, phase: str, call_id: str | None, begun_ns: int, ended_ns: int) -> None:
+        """Take in a stretch from before the attempt was begun; the attempt runs from its beginning then."""
+        number, self._lines = self._lines, self._lines + 1
+        self._marks += (begun_ns, number, phase, call_id, ended_ns, number, LEAVE, None)
+        self.begun_ns = min(self.begun_ns, begun_ns)
 
     def close(self) -> int:
         """End the attempt and return when; marks that come later are not looked at."""
         now = self._now()
         self._marks += (now, 0, CLOSE, None)
+        self.closed = True
         return now
+
+
+class CallLine(Line):
+    """The line of one call, in the task in which its tool runs."""
+
+    __slots__ = ("_attempt", "_call_id", "_outer")
+
+    def __init__(self, attempt: Attempt, number: int, call_id: str, outer: Meter | None) -> None:
+        """`outer` is charged too, as that of the call which runs this session."""
+        self._attempt = attempt
+        self._marks, self._now, self._number, self.cost = attempt._marks, attempt._now, number, None
+        self._call_id = call_id
+        self._outer = outer
+
+    def begin(self) -> None:
+        """Charge what the present task does in stores to the call's phases."""
+        metered(self)
+
+    def within(self, phase: str) -> Self:
+        """Enter a phase of the call."""
+        return self.note(phase, self._call_id)
+
+    def measure(self) -> StoreCost | None:
+        """Begin to measure one unit of work; after the end of the attempt nothing is measured for it."""
+        if self._outer is not None:
+            return StoreCost(self)
+        return None if self._attempt.closed else super().measure()
+
+    def take(self, cost: StoreCost) -> None:
+        """Take in what a session that the tool runs has cost."""
+        if not self._attempt.closed:
+            super().take(cost)
+        if self._outer is not None:
+            self._outer.take(cost)
 
 
 MARK_ITEMS = 4

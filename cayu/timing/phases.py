@@ -9,7 +9,7 @@ from cayu.events import EventType as E
 AUTHORIZATION = "authorization"
 """The policy's answers, at planning and again at dispatch, and what is asked of humans."""
 ADMISSION = "admission"
-"""Which calls may begin now: limits and free places; and the bytes of the pending round."""
+"""Whether a call may begin under the run's limits; and the bytes of the pending round."""
 STARTED_PERSISTENCE = "started_persistence"
 """The write that makes starts durable, and their delivery."""
 EFFECT_STATE = "effect_state"

@@ -30,8 +30,9 @@ class RuntimeTimingConfig:
     """How long a sink may take for one record, and how long closing waits."""
 
     def __post_init__(self) -> None:
-        if self.recent_capacity < 1 or self.max_calls_per_round < 1 or self.sink_queue_capacity < 1:
-            raise InvalidInput("recent_capacity, max_calls_per_round and sink_queue_capacity are at least 1.")
+        counts = (self.recent_capacity, self.max_calls_per_round, self.sink_queue_capacity)
+        if any(type(count) is not int or count < 1 for count in counts):
+            raise InvalidInput("recent_capacity, max_calls_per_round and sink_queue_capacity are counts of at least 1.")
         if not self.sink_timeout_seconds > 0:
             raise InvalidInput("sink_timeout_seconds is positive.")
 

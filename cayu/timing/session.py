@@ -16,6 +16,8 @@ from cayu.timing.marks import STAGED, WROTE, Attempt, CallLine, Sizes
 from cayu.timing.phases import PHASE_OF_EVENT, STAGING
 
 Within = AbstractContextManager[object]
+Stretch = tuple[str, str | None, int, int]
+"""Phase, call, beginning and end in monotonic nanoseconds."""
 NOTHING: Within = nullcontext()
 _ROUND_COMMITTED = E.ROUND_COMMITTED
 _ENDS = (E.SESSION_INTERRUPTED, E.SESSION_FAILED, E.SESSION_COMPLETED)
@@ -56,6 +58,7 @@ class SessionTiming:
         """Enters a phase of what is at work, and of one call of a round."""
         self._committed: tuple[int, str | None] | None = None
         """Moment and round of the last commit of a round in this claim; used once."""
+        self._past: Sequence[Stretch] = ()
         self._staging: str | None = None
         """The call whose result is being written."""
         self._outer: Meter | None = None
@@ -80,8 +83,18 @@ class SessionTiming:
         if self._keep is not None:
             begun = Attempt(self._clock, self._ids, step, round_id, is_round=True)
             begun.recovered, begun.continued = recovered, continued
+            for stretch in self._past:
+                begun.past(*stretch)
+            self._past = ()
             self._attempt = self._round = begun
             self.within = begun.note
+
+    def preceded_by(self, phase: str, stretches: Iterable[tuple[str | None, int, int]]) -> None:
+        """Let the next round take in what was done for it before the session was entered.
+
+        A stretch is the call or None, its beginning and its end in monotonic nanoseconds.
+        """
+        self._past = [(phase, *stretch) for stretch in stretches]
 
     def begin_step(self, step: int) -> None:
         """Begin the preparation of a model step; a commit of a round since the last one is where it runs from."""
@@ -140,9 +153,9 @@ class SessionTiming:
         phase = PHASE_OF_EVENT.get(event.type)
         return NOTHING if phase is None else self.within_round(phase, event.payload.get("tool_call_id"))
 
-    def staging(self, call_id: str) -> Within:
-        """Enter the staging of a call's result, which is noted when its write is durable."""
-        self._staging = call_id
+    def staging(self, call_id: str, *, is_result: bool = True) -> Within:
+        """Enter the write of what a call came to; a result is noted as staged when that write is durable."""
+        self._staging = call_id if is_result else None
         return self.within_round(STAGING, call_id)
 
     def tool(self, call_id: str) -> CallTimer:

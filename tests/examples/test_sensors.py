@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from cayu import CayuApp, Message, RunRequest, SQLiteSessionStore, run_to_completion
 from cayu.examples import sensors
 from cayu.observability import ToolRoundTiming

@@ -13,7 +13,16 @@ from pydantic import BaseModel
 
 FACES = (
     *("cayu", "cayu.approvals", "cayu.budgets", "cayu.errors", "cayu.knowledge", "cayu.notebook", "cayu.observability"),
-    *("cayu.providers", "cayu.runtime", "cayu.server", "cayu.sessions", "cayu.storage", "cayu.testing", "cayu.tools"),
+    *(
+        "cayu.observability.telemetry",
+        "cayu.providers",
+        "cayu.runtime",
+        "cayu.server",
+        "cayu.sessions",
+        "cayu.storage",
+        "cayu.testing",
+        "cayu.tools",
+    ),
     "cayu_widgets",
 )
 """The modules in which a reader looks for a name."""

@@ -28,7 +28,7 @@ PROGRAMS = [
 ]
 SECTIONS = (
     *("sessions", "knowledge", "approvals-and-questions", "recovery", "limits-and-budgets"),
-    *("tools", "events", "errors", "command-line", "server"),
+    *("tools", "events", "timing", "errors", "command-line", "server"),
 )
 CLASS_NAME = re.compile(r"[A-Z][a-z0-9]*[A-Za-z0-9]*[a-z][A-Za-z0-9]*")
 DOTTED = re.compile(r"cayu(?:_widgets)?(?:\.\w+)+")

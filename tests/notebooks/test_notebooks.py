@@ -44,4 +44,4 @@ def test_the_notebook_is_kept_clean(notebook: Path) -> None:
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["01_first_session", "02_approvals", "03_restart"]
+    assert [path.stem for path in NOTEBOOKS] == ["01_first_session", "02_approvals", "03_restart", "04_phase_timing"]

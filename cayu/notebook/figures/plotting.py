@@ -1,0 +1,242 @@
+"""A scene as a plotly figure. Bars lie at their own bounds and nothing is stacked by plotly, so nothing adds up.
+
+Text goes in as hover text, labels and ticks, all escaped; templates, which would be filled in, are not used for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
+from typing import Any
+
+import plotly.graph_objects as go
+
+from cayu.notebook.figures.palette import COLOURS, INK, text_on
+from cayu.notebook.figures.scene import Axis, Bar, Panel, Scene, Style
+from cayu.notebook.figures.svg import staggered
+from cayu.notebook.figures.words import fitted, plotly_text
+
+GRID = "rgba(128,134,141,0.28)"
+CLEAR = "rgba(0,0,0,0)"
+DASHES = ("solid", "dash", "dot", "dashdot")
+_SIZE = 12
+_TOP, _GAP, _TITLED, _BOTTOM, _NOTE = 40, 8, 26, 62, 18
+_KEY = 20
+"""Pixels of one line of the legend."""
+_LABEL_ROOM = 230
+_NOTE_WIDTH = 100
+"""Characters of a line of the note; plotly breaks no lines."""
+_ORDER = {style: number for number, style in enumerate((Style.PALE, Style.HATCHED, Style.SOLID))}
+
+
+def figure_of(scene: Scene) -> go.Figure:
+    """Return a scene as an interactive figure."""
+    figure = go.Figure(layout=_layout(scene))
+    known: set[str] = set()
+    for number, panel in enumerate(scene.panels, start=1):
+        figure.add_traces(_bar_traces(scene, panel, number, known))
+        figure.add_traces([*_other_traces(scene, panel, number, known)])
+    return figure
+
+
+def _layout(scene: Scene) -> dict[str, Any]:
+    legend = _KEY * (len(scene.keys) + sum(len(panel.curves) for panel in scene.panels) + bool(scene.rule_text))
+    heads = [(_TITLED if panel.title else _GAP) + 15 * _levels(panel) for panel in scene.panels]
+    inner = sum(panel.height for panel in scene.panels)
+    # The panels are as tall as they ask for, and taller where the legend needs it.
+    taller = max(1.0, (legend + _GAP - sum(heads)) / inner) if inner else 1.0
+    heights = [head + panel.height * taller for head, panel in zip(heads, scene.panels, strict=True)]
+    plot = sum(heights) or 20
+    bottom = _BOTTOM + _NOTE * len(_note_lines(scene))
+    layout: dict[str, Any] = {
+        "template": "none",
+        "barmode": "overlay",
+        "title": {"text": plotly_text(scene.title), "x": 0, "xref": "paper", "font": {"size": 15}},
+        "height": _TOP + plot + bottom,
+        "margin": {"l": 60, "r": 20, "t": _TOP, "b": bottom},
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
+        "font": {"color": INK, "size": _SIZE},
+        "hoverlabel": {"bgcolor": "#24292f", "bordercolor": INK, "font": {"color": "#ffffff"}, "align": "left"},
+        "hovermode": "closest",
+        "legend": {"traceorder": "normal", "itemsizing": "constant"},
+        "annotations": _annotations(scene, heads, heights, plot),
+        "uniformtext": {"minsize": 11, "mode": "hide"},
+        "shapes": [shape for number, panel in enumerate(scene.panels, start=1) for shape in _shapes(panel, number)],
+        "showlegend": bool(scene.keys or scene.rule_text or any(panel.curves for panel in scene.panels)),
+    }
+    if not scene.panels:
+        layout |= {"xaxis": {"visible": False}, "yaxis": {"visible": False}}
+    above = 0.0
+    for number, (panel, head, height) in enumerate(zip(scene.panels, heads, heights, strict=True), start=1):
+        suffix = "" if number == 1 else str(number)
+        domain = [max(0.0, 1 - (above + height) / plot), 1 - (above + head) / plot]
+        above += height
+        last = number == len(scene.panels)
+        x_axis = _axis(panel.x, _other(number, "y"), grid=not panel.upright)
+        if scene.shared_x and not last:
+            x_axis |= {"showticklabels": False, "title": {"text": ""}, "matches": f"x{len(scene.panels)}"}
+        layout[f"xaxis{suffix}"] = x_axis
+        layout[f"yaxis{suffix}"] = _axis(panel.y, _other(number, "x"), grid=not panel.y.fixed) | {"domain": domain}
+    return layout
+
+
+def _note_lines(scene: Scene) -> list[str]:
+    return wrap(scene.note, _NOTE_WIDTH)
+
+
+def _other(number: int, letter: str) -> str:
+    return letter if number == 1 else f"{letter}{number}"
+
+
+def _axis(axis: Axis, anchor: str, *, grid: bool) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "anchor": anchor,
+        "range": [axis.low, axis.high],
+        "title": {"text": plotly_text(axis.title), "font": {"size": _SIZE}, "standoff": 8},
+        "showgrid": grid,
+        "gridcolor": GRID,
+        "zeroline": False,
+        "showline": True,
+        "linecolor": INK,
+        "automargin": True,
+        "separatethousands": True,
+    }
+    if axis.log:
+        shown |= {"type": "log", "range": [_log(axis.low), _log(axis.high)], "dtick": 1}
+    if axis.fixed or axis.log:
+        texts = [plotly_text(fitted(text, _LABEL_ROOM, _SIZE)) for _, text in axis.ticks]
+        shown |= {"tickmode": "array", "tickvals": [value for value, _ in axis.ticks], "ticktext": texts}
+    return shown
+
+
+def _log(value: float) -> float:
+    return math.log10(value)
+
+
+def _levels(panel: Panel) -> int:
+    return 1 + max(level for _, level in staggered(panel)) if panel.cuts else 0
+
+
+def _annotations(scene: Scene, heads: Sequence[float], heights: Sequence[float], plot: float) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    above = 0.0
+    free: dict[str, Any] = {"showarrow": False, "xref": "paper", "yref": "paper"}
+    for number, (panel, head, height) in enumerate(zip(scene.panels, heads, heights, strict=True), start=1):
+        top = 1 - (above + head) / plot
+        above += height
+        if panel.title:
+            text = f"<b>{plotly_text(panel.title)}</b>"
+            found.append(free | {"text": text, "x": 0, "y": top, "xanchor": "left", "yanchor": "bottom"})
+        for cut, level in staggered(panel):
+            place = {"xref": _other(number, "x"), "yref": "paper", "x": (cut.x0 + cut.x1) / 2, "y": top}
+            lift = {"yanchor": "bottom", "yshift": 15 * level, "showarrow": False, "font": {"size": 11}}
+            found.append(place | lift | {"text": plotly_text(cut.text)})
+        for word in panel.words:
+            spot = {"xref": _other(number, "x"), "yref": _other(number, "y"), "x": word.x, "y": word.y}
+            look = {"xanchor": "left", "xshift": 4, "showarrow": False, "font": {"size": 11}}
+            found.append(spot | look | {"text": plotly_text(word.text)})
+    if scene.note:
+        low = {
+            "x": 0,
+            "y": 0,
+            "xanchor": "left",
+            "yanchor": "top",
+            "yshift": -(_BOTTOM - 10) if scene.panels else 0,
+            "align": "left",
+        }
+        text = "<br>".join(plotly_text(line) for line in _note_lines(scene))
+        found.append(free | low | {"text": text, "font": {"size": 11}})
+    return found
+
+
+def _shapes(panel: Panel, number: int) -> list[dict[str, Any]]:
+    return [
+        {
+            **{"type": "rect", "xref": _other(number, "x"), "yref": f"{_other(number, 'y')} domain", "y0": 0, "y1": 1},
+            **{"x0": cut.x0, "x1": cut.x1, "fillcolor": "rgba(128,134,141,0.12)"},
+            "line": {"color": INK, "width": 1, "dash": "dot"},
+        }
+        for cut in panel.cuts
+    ]
+
+
+def _bar_traces(scene: Scene, panel: Panel, number: int, known: set[str]) -> list[go.Bar]:
+    """Return one trace for each phase and style; pale ones lie below, and the fullest one stands in the legend."""
+    parts: dict[tuple[str, Style], list[Bar]] = {}
+    for bar in panel.bars:
+        parts.setdefault((bar.phase, bar.style), []).append(bar)
+    texts = {key.phase: key.text for key in scene.keys}
+    ranks = {key.phase: rank for rank, key in enumerate(scene.keys)}
+    traces = []
+    for (phase, style), bars in sorted(parts.items(), key=lambda part: _ORDER[part[0][1]]):
+        trace = _bar_trace(panel, number, phase, style, bars)
+        best = style is Style.SOLID or (phase, Style.SOLID) not in parts
+        trace.update(name=plotly_text(texts.get(phase, phase)), legendgroup=phase, showlegend=False)
+        if best and phase in ranks and phase not in known:
+            trace.update(showlegend=True, legendrank=1 + ranks[phase])
+            known.add(phase)
+        traces.append(trace)
+    return traces
+
+
+def _bar_trace(panel: Panel, number: int, phase: str, style: Style, bars: Sequence[Bar]) -> go.Bar:
+    colour = COLOURS[phase]
+    marker: dict[str, Any] = {"color": colour, "line": {"color": colour, "width": 1.5}}
+    if style is Style.PALE:
+        marker |= {"color": _faded(colour)}
+    elif style is Style.HATCHED:
+        pattern = {"shape": "/", "size": 6, "solidity": 0.25, "fgcolor": colour, "bgcolor": _faded(colour)}
+        marker |= {"pattern": pattern, "line": {"color": colour, "width": 1}}
+    elif panel.upright:
+        marker |= {"line": {"width": 0}}
+    along, across = (("y0", "y1"), ("x0", "x1")) if panel.upright else (("x0", "x1"), ("y0", "y1"))
+    starts, ends = ([getattr(bar, name) for bar in bars] for name in along)
+    lows, highs = ([getattr(bar, name) for bar in bars] for name in across)
+    lengths = [end - start for start, end in zip(starts, ends, strict=True)]
+    middles = [(low + high) / 2 for low, high in zip(lows, highs, strict=True)]
+    return go.Bar(
+        orientation="v" if panel.upright else "h",
+        **({"y": lengths, "x": middles} if panel.upright else {"x": lengths, "y": middles}),
+        base=starts,
+        width=[abs(high - low) for low, high in zip(lows, highs, strict=True)],
+        marker=marker,
+        text=["" if style is Style.HATCHED else plotly_text(bar.label) for bar in bars],
+        textposition="inside",
+        insidetextanchor="start",
+        constraintext="inside",
+        textangle=0,
+        insidetextfont={"size": 11, "color": text_on(phase) if style is Style.SOLID else INK},
+        hovertext=["<br>".join(plotly_text(line) for line in bar.hover) for bar in bars],
+        hoverinfo="text",
+        xaxis=_other(number, "x"),
+        yaxis=_other(number, "y"),
+    )
+
+
+def _faded(colour: str) -> str:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.22)"
+
+
+def _other_traces(scene: Scene, panel: Panel, number: int, known: set[str]) -> Iterable[go.Scatter]:
+    axes = {"xaxis": _other(number, "x"), "yaxis": _other(number, "y")}
+    if panel.rules:
+        xs = [value for rule in panel.rules for value in (rule.x0, rule.x1, None)]
+        ys = [value for rule in panel.rules for value in (rule.y0, rule.y1, None)]
+        hover = [value for rule in panel.rules for value in (rule.hover, rule.hover, "")]
+        yield go.Scatter(
+            **{"x": xs, "y": ys, "mode": "lines", "line": {"color": INK, "width": 2}, "hoverinfo": "text", **axes},
+            hovertext=[plotly_text(text) for text in hover],
+            name=plotly_text(scene.rule_text),
+            showlegend=bool(scene.rule_text) and scene.rule_text not in known,
+        )
+        known.add(scene.rule_text)
+    for curve in panel.curves:
+        yield go.Scatter(
+            **{"x": list(curve.xs), "y": list(curve.ys), "mode": "lines", "name": plotly_text(curve.name), **axes},
+            line={"color": COLOURS[curve.phase], "width": 2, "dash": DASHES[curve.dash], "shape": "hv"},
+            hovertext=[plotly_text(text) for text in curve.hover],
+            hoverinfo="text",
+        )
