@@ -41,9 +41,8 @@ class SystemClock:
         """Return the machine's monotonic clock in seconds."""
         return time.monotonic()
 
-    def monotonic_ns(self) -> int:
-        """Return the machine's monotonic clock in nanoseconds."""
-        return time.monotonic_ns()
+    monotonic_ns = staticmethod(time.monotonic_ns)
+    """The machine's monotonic clock in nanoseconds; the function itself, since timing calls it all the time."""
 
 
 def as_datetime(microseconds: int) -> datetime:

@@ -138,6 +138,11 @@ class TimingDelivery:
             self._queues.append(SinkQueue(sink, self._config))
 
     @property
+    def has_sinks(self) -> bool:
+        """True when anybody wants timing."""
+        return bool(self._queues)
+
+    @property
     def queued(self) -> int:
         """Records that wait or are being delivered."""
         return sum(map(len, self._queues))

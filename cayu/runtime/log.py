@@ -106,7 +106,7 @@ class SessionLog:
             stream=self.view.row.id,
             expected_version=self.view.version,
             fence=self._fence(),
-            records=tuple(Record(draft.type, dumps(draft.payload)) for draft in drafts),
+            records=tuple(Record(str(draft.type), dumps(draft.payload)) for draft in drafts),
             create=self.create if self.lease.epoch is None else None,
             add=counters(drafts),
             items=items(drafts, after, self.view.row.agent_name, now),

@@ -44,4 +44,5 @@ class RuntimeTiming:
 
     def _keep(self, attempt: Attempt) -> None:
         self.recent.add(attempt)
-        self.delivery.add(attempt)
+        if self.delivery.has_sinks:
+            self.delivery.add(attempt)

@@ -39,11 +39,10 @@ class Line:
         self._now = now
         self._number = number
         self.cost: StoreCost | None = None
-        """The latest account of the present stretch of the present phase, if it has one."""
+        """The latest account of the line."""
 
     def note(self, what: str, subject: Any = None) -> Self:
         """Note something at this moment: a phase that is entered, with the call it is entered for, or a word."""
-        self.cost = None
         self._marks += (self._now(), self._number, what, subject)
         return self
 
@@ -55,7 +54,6 @@ class Line:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Leave it."""
-        self.cost = None
         self._marks += (self._now(), self._number, LEAVE, None)
 
     def measure(self) -> StoreCost | None:
@@ -69,9 +67,9 @@ class Line:
         self._account().add(cost)
 
     def _account(self) -> StoreCost:
-        """Return an account of the present stretch that nobody is using."""
+        """Return an account of the present stretch that nobody is using; whatever is noted begins a new stretch."""
         cost = self.cost
-        if cost is None or cost.in_use:
+        if cost is None or cost.in_use or self._marks[-1] is not cost:
             cost = self.cost = StoreCost()
             self._marks += (0, self._number, STORE, cost)
         return cost
@@ -80,11 +78,18 @@ class Line:
 class Attempt(Line):
     """One stretch of work under observation: a round, or the preparation of a model step. It is its own first line."""
 
-    __slots__ = (
-        *("session_id", "instance_id", "step", "round_id", "is_round", "recovered", "continued"),
-        *("launched", "incomplete", "closed", "calls", "truncated", "begun_ns", "wall_us", "wall_ns", "record"),
-        "_lines",
-    )
+    recovered = False
+    continued = False
+    """A continuation does not observe its remaining orchestration."""
+    launched = False
+    """True once a call was dispatched in this attempt."""
+    incomplete = False
+    closed = False
+    truncated = 0
+    """Calls beyond the bound."""
+    record: TimingRecord | None = None
+    """What callers read, once somebody has read it."""
+    _lines = 1
 
     def __init__(self, clock: Clock, ids: tuple[str, str], step: int, round_id: str | None, *, is_round: bool) -> None:
         """`ids` are the session's own and its public reference; `step` is the model step, from 1.
@@ -96,20 +101,8 @@ class Attempt(Line):
         self.step = step
         self.round_id = round_id
         self.is_round = is_round
-        self.recovered = False
-        self.continued = False
-        """A continuation does not observe its remaining orchestration."""
-        self.launched = False
-        """True once a call was dispatched in this attempt."""
-        self.incomplete = False
-        self.closed = False
         self.calls: list[tuple[str, str | None]] = []
         """Ids in the model's order, each with the name of its tool if one of that name is registered."""
-        self.truncated = 0
-        """Calls beyond the bound."""
-        self.record: TimingRecord | None = None
-        """What callers read, once somebody has read it."""
-        self._lines = 1
         self.wall_us = clock.now_us()
         self.wall_ns = self.begun_ns = self._now()
         """The wall times of the record are counted from this pair, on the monotonic clock."""

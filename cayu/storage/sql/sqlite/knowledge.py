@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from cayu.knowledge.records import KnowledgeEntry, Selection
 from cayu.knowledge.revisions import decide_revision
 from cayu.knowledge.store import KnowledgeStore
 from cayu.storage.sql.sqlite.database import DEFAULT_BUSY_SECONDS, QUERIES, Database, Mode
+from cayu.storage.sql.sqlite.metering import MeteredConnection
 
 
 class SQLiteKnowledgeStore(KnowledgeStore):
@@ -48,7 +48,7 @@ class SQLiteKnowledgeStore(KnowledgeStore):
         """Add new entries in one transaction, for loading a collection; return how many."""
         loaded = list(entries)
 
-        def work(raw: sqlite3.Connection) -> int:
+        def work(raw: MeteredConnection) -> int:
             for entry in loaded:
                 _write(raw, entry, 0, self._clock.now_us(), delete=False)
             return len(loaded)
@@ -65,13 +65,13 @@ class SQLiteKnowledgeStore(KnowledgeStore):
         await self._database.aclose()
 
 
-def _frontier(raw: sqlite3.Connection) -> int:
+def _frontier(raw: MeteredConnection) -> int:
     found: int = raw.execute(QUERIES["knowledge_frontier"]).fetchone()[0]
     return found
 
 
 def _write(
-    raw: sqlite3.Connection, entry: KnowledgeEntry, expected_revision: int, now: int, delete: bool
+    raw: MeteredConnection, entry: KnowledgeEntry, expected_revision: int, now: int, delete: bool
 ) -> KnowledgeEntry:
     found = raw.execute(QUERIES["knowledge_current"], (entry.id,)).fetchone()
     current = None if found is None else KnowledgeEntry.model_validate(loads(found[3]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from time import perf_counter_ns
 from typing import Any
 
@@ -60,8 +61,18 @@ class MeteredConnection(sqlite3.Connection):
         if cursor.description is not None:
             return MeteredRows(cursor, cost)
         if cursor.rowcount > 0:
-            cost.bytes_written += _bound_size(parameters)
+            cost.bytes_written += _size(parameters.values() if parameters.__class__ is dict else parameters)
         return cursor
+
+    def one(self, sql: str, parameters: Bound) -> Any:
+        """Run one reading statement and return its first row, None without one."""
+        cost = self.cost
+        if cost is None:
+            return _execute(self, sql, parameters).fetchone()
+        begun = perf_counter_ns()
+        row = _execute(self, sql, parameters).fetchone()
+        cost.execution_ns += perf_counter_ns() - begun
+        return row
 
     def executemany(self, sql: str, rows: Iterable[Bound], /) -> sqlite3.Cursor:
         """Run one writing statement for many rows."""
@@ -79,7 +90,7 @@ class MeteredConnection(sqlite3.Connection):
         if not inside:
             cost.transactions += 1
         if cursor.rowcount > 0:
-            cost.bytes_written += sum(map(_bound_size, listed))
+            cost.bytes_written += _size(chain.from_iterable(listed))
         return cursor
 
     def commit(self) -> None:
@@ -145,10 +156,10 @@ _execute, _executemany = sqlite3.Connection.execute, sqlite3.Connection.executem
 _commit = sqlite3.Connection.commit
 
 
-def _bound_size(bound: Bound) -> int:
+def _size(values: Iterable[Any]) -> int:
     """Return the bytes of text and of blobs; numbers are not counted."""
     total = 0
-    for value in bound.values() if bound.__class__ is dict else bound:
+    for value in values:
         kind = value.__class__
         if kind is bytes:
             total += len(value)

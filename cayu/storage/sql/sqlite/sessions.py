@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from cayu.sessions.streams import (
     decide_renewal,
 )
 from cayu.storage.sql.sqlite.database import DEFAULT_BUSY_SECONDS, QUERIES, Database, Mode
+from cayu.storage.sql.sqlite.metering import MeteredConnection
 
 EMPTY = b"{}"
 ALL = -1
@@ -104,12 +104,12 @@ class SQLiteSessionStore(SessionStore):
         await self._database.aclose()
 
 
-def _state(raw: sqlite3.Connection, stream: str) -> tuple[int | None, StreamState | None]:
-    found = raw.execute(QUERIES["head_state"], (stream,)).fetchone()
+def _state(raw: MeteredConnection, stream: str) -> tuple[int | None, StreamState | None]:
+    found = raw.one(QUERIES["head_state"], (stream,))
     return (None, None) if found is None else (found[0], StreamState(*found[1:]))
 
 
-def _append(raw: sqlite3.Connection, unit: Unit, now: int) -> tuple[StreamState, int]:
+def _append(raw: MeteredConnection, unit: Unit, now: int) -> tuple[StreamState, int]:
     key, before = _state(raw, unit.stream)
     after = decide_append(before, unit, now)
     if unit.create is not None:
@@ -129,7 +129,7 @@ def _append(raw: sqlite3.Connection, unit: Unit, now: int) -> tuple[StreamState,
     return after, now
 
 
-def _renew(raw: sqlite3.Connection, stream: str, held: Held, now: int, seconds: float) -> StreamState:
+def _renew(raw: MeteredConnection, stream: str, held: Held, now: int, seconds: float) -> StreamState:
     key, before = _state(raw, stream)
     after = decide_renewal(before, stream, held, now, seconds)
     raw.execute(QUERIES["update_head"], (*after, key))
@@ -157,7 +157,7 @@ def _head(found: tuple[Any, ...]) -> StreamHead:
     return StreamHead(row, StreamState(*found[12:]))
 
 
-def _load(raw: sqlite3.Connection, stream: str, after: int, now: int) -> Loaded | None:
+def _load(raw: MeteredConnection, stream: str, after: int, now: int) -> Loaded | None:
     found = raw.execute(QUERIES["head"], (stream,)).fetchone()
     if found is None:
         return None
@@ -165,7 +165,7 @@ def _load(raw: sqlite3.Connection, stream: str, after: int, now: int) -> Loaded 
     return Loaded(_head(found), records, now)
 
 
-def _heads(raw: sqlite3.Connection, query: HeadQuery) -> Page[StreamHead]:
+def _heads(raw: MeteredConnection, query: HeadQuery) -> Page[StreamHead]:
     wanted = {
         "id": query.session_id,
         "agent_name": query.agent_name,
@@ -182,7 +182,7 @@ def _heads(raw: sqlite3.Connection, query: HeadQuery) -> Page[StreamHead]:
     return Page([_head(row) for row in page], following, total)
 
 
-def _records(raw: sqlite3.Connection, query: RecordQuery) -> Sequence[tuple[str, StoredRecord]]:
+def _records(raw: MeteredConnection, query: RecordQuery) -> Sequence[tuple[str, StoredRecord]]:
     wanted = {
         "id": query.session_id,
         "types": dumps(list(query.types)).decode() if query.types else None,
@@ -193,7 +193,7 @@ def _records(raw: sqlite3.Connection, query: RecordQuery) -> Sequence[tuple[str,
     return [(found[0], StoredRecord(*found[1:])) for found in cursor]
 
 
-def _items(raw: sqlite3.Connection, query: ItemQuery) -> Page[StoredItem]:
+def _items(raw: MeteredConnection, query: ItemQuery) -> Page[StoredItem]:
     stream, kind, key = cursor_position(query.after, int, str, str) if query.after is not None else (0, "", "")
     wanted = {
         "id": query.session_id,
@@ -209,7 +209,7 @@ def _items(raw: sqlite3.Connection, query: ItemQuery) -> Page[StoredItem]:
     return Page(listed, cursor(last[0], last[2], last[3]) if last else None, total)
 
 
-def _transact(raw: sqlite3.Connection, collection: str, id: str, decide: Decide, now: int) -> JSON:
+def _transact(raw: MeteredConnection, collection: str, id: str, decide: Decide, now: int) -> JSON:
     found = raw.execute(QUERIES["document"], (collection, id)).fetchone()
     current = None if found is None else loads(found[0])
     desired = decide(current, now)
