@@ -129,6 +129,7 @@ def test_the_order_rotates_and_every_iteration_has_each_configuration_once() -> 
 # What a worker counts.
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("A153")
 @pytest.mark.parametrize("backend", ["sqlite", "memory"])
 @pytest.mark.parametrize("calls", [1, 3])
