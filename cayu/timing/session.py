@@ -119,7 +119,7 @@ class SessionTiming:
 
     def drop(self) -> None:
         """Forget what is at work: nothing of it was written."""
-        self._attempt, self._round, self.within = None, None, _nothing
+        self._attempt, self._round, self._staging, self.within = None, None, None, _nothing
 
     def stopping(self) -> None:
         """Note that what is at work is being interrupted; a round of which nothing was dispatched is only closed."""

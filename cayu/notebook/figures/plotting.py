@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from textwrap import wrap
 from typing import Any
 
@@ -15,7 +16,7 @@ import plotly.graph_objects as go
 from cayu.notebook.figures.palette import COLOURS, INK, text_on
 from cayu.notebook.figures.scene import Axis, Bar, Panel, Scene, Style
 from cayu.notebook.figures.svg import staggered
-from cayu.notebook.figures.words import fitted, plotly_text
+from cayu.notebook.figures.words import fitted, plotly_text, text_width
 
 GRID = "rgba(128,134,141,0.28)"
 CLEAR = "rgba(0,0,0,0)"
@@ -25,6 +26,9 @@ _TOP, _GAP, _TITLED, _BOTTOM, _NOTE = 40, 8, 26, 62, 18
 _KEY = 20
 """Pixels of one line of the legend."""
 _LABEL_ROOM = 230
+_LABEL = 11
+_USUAL_WIDTH = 490
+"""Pixels of the plotting area in a notebook beside the file browser; plotly does not say how many there are."""
 _NOTE_WIDTH = 100
 """Characters of a line of the note; plotly breaks no lines."""
 _ORDER = {style: number for number, style in enumerate((Style.PALE, Style.HATCHED, Style.SOLID))}
@@ -62,7 +66,7 @@ def _layout(scene: Scene) -> dict[str, Any]:
         "hovermode": "closest",
         "legend": {"traceorder": "normal", "itemsizing": "constant"},
         "annotations": _annotations(scene, heads, heights, plot),
-        "uniformtext": {"minsize": 11, "mode": "hide"},
+        "uniformtext": {"minsize": _LABEL, "mode": "hide"},
         "shapes": [shape for number, panel in enumerate(scene.panels, start=1) for shape in _shapes(panel, number)],
         "showlegend": bool(scene.keys or scene.rule_text or any(panel.curves for panel in scene.panels)),
     }
@@ -133,6 +137,7 @@ def _annotations(scene: Scene, heads: Sequence[float], heights: Sequence[float],
             place = {"xref": _other(number, "x"), "yref": "paper", "x": (cut.x0 + cut.x1) / 2, "y": top}
             lift = {"yanchor": "bottom", "yshift": 15 * level, "showarrow": False, "font": {"size": 11}}
             found.append(place | lift | {"text": plotly_text(cut.text)})
+        found += _on_hatching(panel, number)
         for word in panel.words:
             spot = {"xref": _other(number, "x"), "yref": _other(number, "y"), "x": word.x, "y": word.y}
             look = {"xanchor": "left", "xshift": 4, "showarrow": False, "font": {"size": 11}}
@@ -167,6 +172,9 @@ def _bar_traces(scene: Scene, panel: Panel, number: int, known: set[str]) -> lis
     parts: dict[tuple[str, Style], list[Bar]] = {}
     for bar in panel.bars:
         parts.setdefault((bar.phase, bar.style), []).append(bar)
+        if bar.filled < 1:
+            strip = replace(bar, style=Style.SOLID, y0=bar.strip, label="", filled=1.0)
+            parts.setdefault((bar.phase, Style.SOLID), []).append(strip)
     texts = {key.phase: key.text for key in scene.keys}
     ranks = {key.phase: rank for rank, key in enumerate(scene.keys)}
     traces = []
@@ -186,6 +194,8 @@ def _bar_trace(panel: Panel, number: int, phase: str, style: Style, bars: Sequen
     marker: dict[str, Any] = {"color": colour, "line": {"color": colour, "width": 1.5}}
     if style is Style.PALE:
         marker |= {"color": _faded(colour)}
+        if any(bar.filled < 1 for bar in bars):  # the strip in it says enough
+            marker |= {"line": {"width": 0}}
     elif style is Style.HATCHED:
         pattern = {"shape": "/", "size": 6, "solidity": 0.25, "fgcolor": colour, "bgcolor": _faded(colour)}
         marker |= {"pattern": pattern, "line": {"color": colour, "width": 1}}
@@ -196,23 +206,52 @@ def _bar_trace(panel: Panel, number: int, phase: str, style: Style, bars: Sequen
     lows, highs = ([getattr(bar, name) for bar in bars] for name in across)
     lengths = [end - start for start, end in zip(starts, ends, strict=True)]
     middles = [(low + high) / 2 for low, high in zip(lows, highs, strict=True)]
+    places = [_label_place(panel, bar) for bar in bars]
     return go.Bar(
         orientation="v" if panel.upright else "h",
         **({"y": lengths, "x": middles} if panel.upright else {"x": lengths, "y": middles}),
         base=starts,
         width=[abs(high - low) for low, high in zip(lows, highs, strict=True)],
         marker=marker,
-        text=["" if style is Style.HATCHED else plotly_text(bar.label) for bar in bars],
-        textposition="inside",
+        text=["" if place == "none" else plotly_text(bar.label) for bar, place in zip(bars, places, strict=True)],
+        textposition=places,
         insidetextanchor="start",
         constraintext="inside",
         textangle=0,
-        insidetextfont={"size": 11, "color": text_on(phase) if style is Style.SOLID else INK},
+        insidetextfont={"size": _LABEL, "color": text_on(phase) if style is Style.SOLID else INK},
+        outsidetextfont={"size": _LABEL, "color": INK},
         hovertext=["<br>".join(plotly_text(line) for line in bar.hover) for bar in bars],
         hoverinfo="text",
         xaxis=_other(number, "x"),
         yaxis=_other(number, "y"),
     )
+
+
+def _label_place(panel: Panel, bar: Bar) -> str:
+    """Return where a bar's label goes: in it, beside it, or nowhere; a hatched bar has it on a ground of its own."""
+    if not bar.label or bar.style is Style.HATCHED:
+        return "none"
+    if panel.upright or _fits(panel, bar.x0, bar.x1, bar.label):
+        return "inside"
+    return "outside" if _fits(panel, bar.x1, bar.room, bar.label) else "none"
+
+
+def _fits(panel: Panel, start: float, end: float, text: str) -> bool:
+    """Whether a text has room between two places of the x axis on a page of usual width."""
+    return text_width(text, _LABEL) + 8 <= (panel.x.share(end) - panel.x.share(start)) * _USUAL_WIDTH
+
+
+def _on_hatching(panel: Panel, number: int) -> Iterable[dict[str, Any]]:
+    """Return the labels of hatched bars, each on a plain ground: on stripes nobody reads them."""
+    for bar in panel.bars:
+        high = abs(panel.y.share(bar.y1) - panel.y.share(bar.y0)) * panel.height
+        if bar.label and bar.style is Style.HATCHED and high > _LABEL and _fits(panel, bar.x0, bar.x1, bar.label):
+            yield {
+                **{"xref": _other(number, "x"), "yref": _other(number, "y"), "x": bar.x0, "y": (bar.y0 + bar.y1) / 2},
+                **{"xanchor": "left", "xshift": 3, "showarrow": False, "borderpad": 0, "height": 12},
+                **{"bgcolor": COLOURS[bar.phase], "font": {"size": _LABEL, "color": text_on(bar.phase)}},
+                "text": plotly_text(bar.label),
+            }
 
 
 def _faded(colour: str) -> str:

@@ -125,7 +125,7 @@ def _stacked(rounds: Sequence[ToolRoundTiming], budget: Budget) -> tuple[pd.Data
         hover = (row["phase"], f"{milliseconds(height)} of {milliseconds(row['wall_ms'])} observed", group.name)
         style = Style.PALE if row["phase"] == CONSUMER else Style.SOLID
         box = {"x0": place - _HALF, "x1": place + _HALF, "y0": bottom, "y1": bottom + height}
-        bars.append(Bar(**box, phase=row["phase"], style=style, hover=hover))
+        bars.append(Bar(**box, phase=row["phase"], style=style, hover=hover, label=_label(height, len(groups))))
     for place, group in enumerate(groups):
         wall = group.mean(_wall)
         text = f"observed duration {milliseconds(wall)}, {group.name}"
@@ -241,8 +241,16 @@ def _piled(
         reached[number] = bottom + value
         place = places[number]
         hover = (row["phase"], told(value), names[number])
-        bars.append(Bar(place - _HALF, place + _HALF, bottom, bottom + value, row["phase"], hover=hover))
+        box = {"x0": place - _HALF, "x1": place + _HALF, "y0": bottom, "y1": bottom + value}
+        bars.append(Bar(**box, phase=row["phase"], hover=hover, label=_label(value, len(places))))
     return bars
+
+
+def _label(value: float, bars: int) -> str:
+    """Return the number that stands on a piece of a bar, in the unit of its axis; bars of many are too narrow."""
+    if bars > _MOST_LABELS / 2:
+        return ""
+    return grouped(value) if value >= 10 else f"{value:.2g}"
 
 
 def _attempts(groups: Sequence[Group]) -> Axis:

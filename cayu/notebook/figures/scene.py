@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
+_THINNEST = 0.12
+"""The share of its height that a pale bar's full part takes at least."""
+
+
 class Style(StrEnum):
     """How a bar is filled."""
 
@@ -37,6 +41,13 @@ class Bar:
     """Stands in the bar, or right of it, where there is room."""
     room: float = 0.0
     """Up to where on the x axis the label may go on beside the bar."""
+    filled: float = 1.0
+    """The share of a pale bar's height that is full, from its y1 on: what the phase took of the stretch."""
+
+    @property
+    def strip(self) -> float:
+        """Where the full part of a pale bar begins on the y axis; a small part can still be seen."""
+        return self.y1 - (self.y1 - self.y0) * max(self.filled, _THINNEST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,8 +179,7 @@ def _side_by_side(rows: Sequence[Mapping[str, Any]], names: tuple[str, str]) -> 
         number = names.index(row["source"])
         top = phases.index(row["phase"]) * _ROW + (0.12 if number == 0 else 0.12 + _BAR + 0.04)
         middle, value = top + _BAR / 2, row["median_ms"]
-        full = Style.HATCHED if row["phase"] in WAITS else Style.SOLID
-        style = Style.PALE if number == 0 else full
+        style = Style.HATCHED if row["phase"] in WAITS else Style.PALE if number == 0 else Style.SOLID
         told = f"median {milliseconds(value)}, middle half {milliseconds(row['q1_ms'])} to {milliseconds(row['q3_ms'])}"
         hover = (row["phase"], row["source"], told, counted(row["records"], "record"))
         if value > 0:
@@ -197,9 +196,15 @@ def _side_by_side(rows: Sequence[Mapping[str, Any]], names: tuple[str, str]) -> 
         rules=tuple(rules),
         words=tuple(words),
     )
-    counts = {name: max((row["records"] for row in rows if row["source"] == name), default=0) for name in names}
-    told = " and ".join(f"{name} ({counted(counts[name], 'record')})" for name in names)
-    note = (
-        f"Above and pale: {names[0]}. Below and full: {names[1]}. Waits overlap other work; do not add the phases up."
-    )
+    told = " and ".join(f"{name} ({_told(rows, name)})" for name in names)
+    note = f"Above and pale: {names[0]}. Below and full: {names[1]}. Hatched: waits, which overlap the work of others."
     return Scene(f"Phases of {told}", (panel,), (), note, "middle half of the records")
+
+
+def _told(rows: Sequence[Mapping[str, Any]], name: str) -> str:
+    """Return how many records of each kind a source has."""
+    of_source = [row for row in rows if row["source"] == name]
+    rounds = max((row["records"] for row in of_source if row["phase"] in ROUND_PHASES), default=0)
+    steps = max((row["records"] for row in of_source if row["phase"] not in ROUND_PHASES), default=0)
+    counts = [counted(rounds, "round")] if rounds or not steps else []
+    return ", ".join([*counts, counted(steps, "model step")] if steps else counts)

@@ -22,6 +22,8 @@ _SIZE, _TITLE_SIZE = 11, 13
 _LEFT_MOST, _RIGHT = 230, 16
 _LINE = 16
 _AXIS, _AXIS_TITLE = 18, 18
+_LOWEST_LABELLED = 11.0
+"""Pixels of height from which on a bar has a label."""
 
 _LOOKS = {
     "": "",
@@ -150,15 +152,24 @@ class _Drawing:
             y0 = min(y0, y1 - SMALLEST / 2)
         else:
             x1 = max(x1, x0 + SMALLEST)
-        inside, label = self._label(bar, x0, x1, (y0 + y1) / 2)
+        inside, label = self._label(bar, (x0, x1), (y0, y1))
         clear = text_width(bar.label, _SIZE) + 9 if inside else 0
-        block = _block(x0, y0, x1 - x0, y1 - y0, bar.phase, bar.style, clear)
+        if bar.filled < 1:
+            strip = self.y(bar.strip)
+            block = f'<rect {_box(x0, y0, x1 - x0, y1 - y0)} fill="{COLOURS[bar.phase]}" fill-opacity=".16"/>'
+            block += _block(x0, strip, x1 - x0, y1 - strip, bar.phase, Style.SOLID)
+        else:
+            block = _block(x0, y0, x1 - x0, y1 - y0, bar.phase, bar.style, clear)
         return f"<g>{_hover(bar.hover)}{block}{label}</g>"
 
-    def _label(self, bar: Bar, x0: float, x1: float, middle: float) -> tuple[bool, str]:
+    def _label(self, bar: Bar, across: tuple[float, float], down: tuple[float, float]) -> tuple[bool, str]:
         """Return whether the label stands inside the bar, and the label where it has room."""
-        width = text_width(bar.label, _SIZE)
+        x0, x1 = across
+        width, middle = text_width(bar.label, _SIZE), sum(down) / 2
+        if down[1] - down[0] < _LOWEST_LABELLED:
+            return False, ""
         if bar.label and width + 9 <= x1 - x0:
+            # On a pale bar it is as readable on the page as on the strip, whatever the height of the strip.
             fill = text_on(bar.phase) if bar.style is Style.SOLID else ""
             return True, _text(x0 + 5, middle + 4, bar.label, fill=fill)
         if bar.label and x1 + width + 9 <= self.x(bar.room):

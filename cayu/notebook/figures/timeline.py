@@ -1,7 +1,7 @@
 """One attempt at a round in time: a row for the round and one for each call, every phase at the bounds it was seen at.
 
 Bars that overlap lie on lanes of their own, so nothing is added to anything. A phase that was entered more than once is
-pale from its first entry to its last exit; a wait is hatched.
+pale from its first entry to its last exit, above a strip as high as its share of that; a wait is hatched.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _stretches(record: ToolRoundTiming, budget: Budget) -> tuple[list[Stretch], 
     if record.calls_truncated:
         notes.append(f"{counted(record.calls_truncated, 'call')} more in the round's own numbers only.")
     if any(each.partial for each in found):
-        notes.append("Pale: entered more than once, with something else between.")
+        notes.append("Pale: entered more than once; the strip below is as high as the phase's share of that stretch.")
     if any(each.phase in WAITS for each in found):
         notes.append("Hatched: a wait, which overlaps the work of other calls.")
     return found, " ".join(notes)
@@ -247,8 +247,9 @@ def _bar(stretch: Stretch, folded: Folded, top: float, room: float) -> Bar:
         phase=stretch.phase,
         style=style,
         hover=_hover(stretch),
-        label=stretch.phase,
+        label=f"{stretch.phase} {milliseconds(stretch.duration)}",
         room=room,
+        filled=stretch.duration / (stretch.end - stretch.start) if style is Style.PALE else 1.0,
     )
 
 
