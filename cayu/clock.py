@@ -8,6 +8,8 @@ from typing import Protocol
 
 MICROSECOND = 1_000_000
 """Microseconds in a second."""
+MILLI = 1000.0
+"""Milliseconds in a second."""
 NANOSECOND = 1_000_000_000
 """Nanoseconds in a second."""
 

@@ -105,7 +105,7 @@ SCHEMAS: dict[str, tuple[Column, ...]] = {
         _ENDED,
         Column("duration_ms", MILLISECONDS, "wall time of the attempt, the consumer's included", "ms"),
         Column("calls", COUNT, "calls of the round, those beyond the bound of timing included"),
-        Column("active_ms", MILLISECONDS, "all phases but the two waits and unattributed", "ms"),
+        Column("active_ms", MILLISECONDS, "all phases but the two waits, which overlap the work of others", "ms"),
         Column("unattributed_ms", MILLISECONDS, "the rest of the round's own work", "ms"),
         _TRANSACTIONS,
         _COMMITS,

@@ -10,17 +10,15 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cayu.clock import as_microseconds
+from cayu.clock import MILLI, as_microseconds
 from cayu.notebook.frames import EVERYTHING, Ask, Data, tell
 from cayu.observability.timing_files import TimingsRead, read_timings
 from cayu.runtime.app import CayuApp
-from cayu.timing.phases import UNATTRIBUTED, WAITS
+from cayu.timing.phases import ACTIVE_PHASES, UNATTRIBUTED
 from cayu.timing.records import ModelStepPreparationTiming, RuntimePhaseTiming, TimingRecord, ToolRoundTiming
 
 FLUSH_SECONDS = 1.0
 """How long reading waits for sinks; what is not delivered by then is read from the recent view."""
-MILLISECONDS = 1000.0
-"""In a second."""
 
 
 async def gather_timings(app: CayuApp, folder: Path, session: str | None) -> TimingsRead:
@@ -104,18 +102,18 @@ _PHASE: Mapping[str, Callable[[RuntimePhaseTiming], Any]] = {
     "phase": attrgetter("name"),
     "started_at": lambda phase: _us(phase.first_started_at),
     "completed_at": lambda phase: _us(phase.last_completed_at),
-    "duration_ms": lambda phase: phase.duration_seconds * MILLISECONDS,
+    "duration_ms": lambda phase: phase.duration_seconds * MILLI,
     "store_transactions": attrgetter("store_transaction_count"),
-    "store_lock_wait_ms": lambda phase: phase.store_lock_wait_seconds * MILLISECONDS,
-    "store_execution_ms": lambda phase: phase.store_execution_seconds * MILLISECONDS,
-    "store_commit_ms": lambda phase: phase.store_commit_seconds * MILLISECONDS,
+    "store_lock_wait_ms": lambda phase: phase.store_lock_wait_seconds * MILLI,
+    "store_execution_ms": lambda phase: phase.store_execution_seconds * MILLI,
+    "store_commit_ms": lambda phase: phase.store_commit_seconds * MILLI,
     "store_bytes": attrgetter("store_bytes_written"),
 }
 """The columns of `phases_df` that a phase fills."""
 
 
 def _active_seconds(record: ToolRoundTiming) -> float:
-    return sum(phase.duration_seconds for phase in record.phases if phase.name not in WAITS | {UNATTRIBUTED})
+    return sum(phase.duration_seconds for phase in record.phases if phase.name in ACTIVE_PHASES)
 
 
 _ROUND: Mapping[str, Callable[[ToolRoundTiming], Any]] = {
@@ -124,12 +122,12 @@ _ROUND: Mapping[str, Callable[[ToolRoundTiming], Any]] = {
     "model_step_id": attrgetter("model_step_id"),
     "started_at": lambda record: _us(record.started_at),
     "completed_at": lambda record: _us(record.completed_at),
-    "duration_ms": lambda record: record.duration_seconds * MILLISECONDS,
+    "duration_ms": lambda record: record.duration_seconds * MILLI,
     "calls": lambda record: len(record.calls) + record.calls_truncated,
-    "active_ms": lambda record: _active_seconds(record) * MILLISECONDS,
-    "unattributed_ms": lambda record: record.phase(UNATTRIBUTED).duration_seconds * MILLISECONDS,
+    "active_ms": lambda record: _active_seconds(record) * MILLI,
+    "unattributed_ms": lambda record: record.phase(UNATTRIBUTED).duration_seconds * MILLI,
     "store_transactions": lambda record: sum(phase.store_transaction_count for phase in record.phases),
-    "store_commit_ms": lambda record: sum(phase.store_commit_seconds for phase in record.phases) * MILLISECONDS,
+    "store_commit_ms": lambda record: sum(phase.store_commit_seconds for phase in record.phases) * MILLI,
     "store_bytes": lambda record: sum(phase.store_bytes_written for phase in record.phases),
     "incomplete": attrgetter("incomplete"),
     "recovered": attrgetter("recovered"),

@@ -22,6 +22,10 @@ from cayu.timing.records import RuntimeTimingConfig
 logger = logging.getLogger("cayu.timing")
 
 
+LOOK_SECONDS = 0.1
+"""How often a flush looks whether a queue is still being worked off, should it not hear of it."""
+
+
 class SinkQueue:
     """What waits for one sink."""
 
@@ -29,78 +33,111 @@ class SinkQueue:
         self.sink = sink
         self._config = config
         self._waiting: deque[Attempt] = deque()
+        self._current: Attempt | None = None
+        """What is being delivered."""
         self._worker: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Future[None]] = []
         """Resolved when the next record is done with."""
         self._handled = 0
+        self._stopped = False
         self.dropped = 0
         self.failed = 0
 
     def __len__(self) -> int:
         """Return how many records wait or are being delivered."""
-        return len(self._waiting)
+        return 0 if self._stopped else len(self._waiting) + (self._current is not None)
 
     def add(self, attempt: Attempt) -> None:
         """Queue one record, or drop it when the queue is full."""
-        if len(self._waiting) >= self._config.sink_queue_capacity:
+        if len(self) < self._config.sink_queue_capacity:
+            self._waiting.append(attempt)
+        else:
             self.dropped += 1
-            return
-        self._waiting.append(attempt)
         self.work()
 
     def work(self) -> asyncio.Task[None] | None:
-        """Have the queue worked off on the running loop; return who does."""
-        if not self._waiting:
-            return self._worker if self._is_working() else None
-        if not self._is_working():
-            name = f"cayu timing to {type(self.sink).__name__}"
-            self._worker = asyncio.get_running_loop().create_task(self._work(), name=name)
+        """Have the queue worked off by a task of the running loop; return it. Without a loop the records wait for one.
+
+        A worker of another loop that runs is left to it; one whose loop has ended is replaced.
+        """
+        worker = self._worker
+        if worker is not None and not worker.done() and worker.get_loop().is_running():
+            return worker
+        if len(self) == 0:
+            return None
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return None
+        self._put_back(self._current)
+        self._worker = loop.create_task(self._work(), name=f"cayu timing to {type(self.sink).__name__}")
         return self._worker
+
+    @property
+    def worker(self) -> asyncio.Task[None] | None:
+        """The task of the running loop that is at work, if there is one."""
+        worker = self._worker
+        is_here = worker is not None and not worker.done() and worker.get_loop() is asyncio.get_running_loop()
+        return worker if is_here else None
 
     def drop(self) -> None:
         """Drop what waits, and stop."""
-        if self._is_working() and self._worker is not None:
-            self._worker.cancel()
-        self.dropped += len(self._waiting)
+        self.dropped += len(self)
+        self._stopped = True
         self._waiting.clear()
-
-    def _is_working(self) -> bool:
-        worker = self._worker
-        return worker is not None and not worker.done() and worker.get_loop() is asyncio.get_running_loop()
+        if self._worker is not None and not self._worker.done() and self._worker.get_loop().is_running():
+            self._worker.cancel()
 
     async def flush(self) -> None:
         """Wait until what is queued now was delivered or dropped."""
-        target = self._handled + len(self._waiting)
-        while self._handled < target and (worker := self.work()) is not None:
+        target = self._handled + len(self)
+        while self._handled < target and self.work() is not None:
             handled = asyncio.get_running_loop().create_future()
             self._watching.append(handled)
-            await asyncio.wait([worker, handled], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([handled], timeout=LOOK_SECONDS)
 
     async def _work(self) -> None:
         metered(None)  # what a sink writes is not the work of the session that happened to start this task
         while self._waiting:
+            attempt = self._current = self._waiting.popleft()
             try:
-                await self._deliver(self._waiting[0])
-            except asyncio.CancelledError:
-                if is_cancelling():
-                    raise  # the record stays first, for the next loop
-                self.failed += 1
+                await self._deliver(attempt)
+            except (asyncio.CancelledError, GeneratorExit) as stopped:
+                if isinstance(stopped, asyncio.CancelledError) and not is_cancelling():
+                    self.failed += 1
+                else:
+                    self._put_back(attempt)
+                    raise
             except (KeyboardInterrupt, SystemExit):
-                self._handle_first()
+                self._handle()
                 raise
             except BaseException as error:  # noqa: BLE001 - a sink that fails, in whatever way, fails alone
-                self.failed += 1
-                logger.warning("sink %s failed on a timing record: %s", type(self.sink).__name__, type(error).__name__)
-            self._handle_first()
+                self._tell(error)
+            self._handle()
 
-    def _handle_first(self) -> None:
-        if self._waiting:
-            self._waiting.popleft()
+    def _put_back(self, attempt: Attempt | None) -> None:
+        """Leave what a worker did not come to deliver to the next one, unless that was done before."""
+        if attempt is not None and attempt is self._current:
+            self._current = None
+            if not self._stopped:
+                self._waiting.appendleft(attempt)
+
+    def _tell(self, error: BaseException) -> None:
+        """Count a failure; the log has the first one of each sink only, and never its words."""
+        self.failed += 1
+        if self.failed == 1:
+            logger.warning("sink %s failed on a timing record: %s", type(self.sink).__name__, type(error).__name__)
+
+    def _handle(self) -> None:
+        """Count a record that is done with, and tell those who flush."""
+        self._current = None
         self._handled += 1
         watching, self._watching = self._watching, []
         for handled in watching:
-            if not handled.done():
-                handled.set_result(None)
+            try:
+                handled.get_loop().call_soon_threadsafe(_resolve, handled)
+            except RuntimeError:
+                continue  # its loop has ended, and with it whoever waited
 
     async def _deliver(self, attempt: Attempt) -> None:
         """Give one record to the sink, and drop it when the sink takes too long."""
@@ -111,7 +148,26 @@ class SinkQueue:
         except TimeoutError:
             if not limit.expired():
                 raise
-            self.dropped += 1
+            self.dropped += not self._stopped
+
+    async def let_go(self) -> None:
+        """Tell the sink that no more comes, within its timeout."""
+        if not isinstance(self.sink, EventSink):
+            return
+        try:
+            async with asyncio.timeout(self._config.sink_timeout_seconds):
+                await self.sink.close_timing()
+        except asyncio.CancelledError:
+            if is_cancelling():
+                raise
+            self.failed += 1
+        except Exception as error:  # noqa: BLE001 - closing goes on whatever one sink does
+            self._tell(error)
+
+
+def _resolve(handled: asyncio.Future[None]) -> None:
+    if not handled.done():
+        handled.set_result(None)
 
 
 class TimingDelivery:
@@ -121,6 +177,8 @@ class TimingDelivery:
         self._config = config
         self._queues: list[SinkQueue] = []
         self._closed = False
+        self._left: list[SinkQueue] = []
+        """Queues that are done with for good."""
         self._dropped_late = 0
         for sink in sinks:
             self.add_sink(sink)
@@ -170,26 +228,28 @@ class TimingDelivery:
         await asyncio.gather(*(queue.flush() for queue in self._queues))
 
     async def close(self) -> None:
-        """Deliver what can be delivered within one sink timeout, drop the rest, and deliver nothing any more."""
-        if self._closed:
-            return
-        self._closed = True
-        working = [task for queue in self._queues if (task := queue.work()) is not None]
-        if working:
-            await asyncio.wait(working, timeout=self._config.sink_timeout_seconds)
-        for queue in self._queues:
-            queue.drop()
-        await asyncio.gather(*map(self._let_go, self._queues))
-        if working:
-            await asyncio.wait(working, timeout=self._config.sink_timeout_seconds)
+        """Deliver what can be delivered within one sink timeout, drop the rest, and deliver nothing any more.
 
-    async def _let_go(self, queue: SinkQueue) -> None:
-        sink = queue.sink
-        if not isinstance(sink, EventSink):
+        Called again, it finishes what a cancelled call has left.
+        """
+        self._closed = True
+        seconds = self._config.sink_timeout_seconds
+        queues = [queue for queue in self._queues if queue not in self._left]
+        if not queues:
             return
+        flushing = [asyncio.ensure_future(queue.flush()) for queue in queues]
         try:
-            async with asyncio.timeout(self._config.sink_timeout_seconds):
-                await sink.close_timing()
-        except Exception as error:  # noqa: BLE001 - closing goes on whatever one sink does
-            queue.failed += 1
-            logger.warning("sink %s failed while closing: %s", type(sink).__name__, type(error).__name__)
+            await asyncio.wait(flushing, timeout=seconds)
+        finally:
+            for task in flushing:
+                task.cancel()
+        workers = [queue.worker for queue in queues if queue.worker is not None]
+        for queue in queues:
+            queue.drop()
+        letting = [asyncio.ensure_future(queue.let_go()) for queue in queues]
+        if workers:
+            await asyncio.wait(workers, timeout=seconds)
+        _, late = await asyncio.wait(letting, timeout=2 * seconds)
+        for task in late:
+            task.cancel()
+        self._left += queues

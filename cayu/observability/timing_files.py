@@ -28,6 +28,8 @@ SEGMENTS = 8
 LOOKS = 64
 """The size of the folder is looked at when this part of what it may hold was written."""
 
+UNREADABLE = b"unreadable"
+"""Stands for the lines of a segment that cannot be read."""
 _SEGMENT = re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}\.jsonl")
 _RECORD: TypeAdapter[TimingRecord] = TypeAdapter(AnyTimingRecord)
 
@@ -110,7 +112,8 @@ class TimingsRead:
 def read_timings(folder: str | Path, session: str | None = None) -> TimingsRead:
     """Return the records of one session, named by its id or public reference, or of all; no folder, no records.
 
-    A line that cannot be read is skipped and counted. With `session`, lines that do not name it are not looked at.
+    A line or a file that cannot be read is skipped and counted. With `session`, lines that do not name it are not
+    looked at.
     """
     name = None if session is None else dumps(session)[1:-1]
     records: list[TimingRecord] = []
@@ -146,6 +149,8 @@ def _lines(folder: Path) -> Iterator[bytes]:
             text = path.read_bytes()
         except FileNotFoundError:
             continue  # pruned in the meantime
+        except OSError:
+            text = UNREADABLE
         yield from filter(None, text.split(b"\n"))
 
 
@@ -153,7 +158,7 @@ def _segments(folder: Path) -> list[Path]:
     """Return the segments in a folder, oldest first; whatever else lies there is nobody's business here."""
     try:
         return [folder / name for name in sorted(os.listdir(folder)) if _SEGMENT.fullmatch(name)]
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return []
 
 

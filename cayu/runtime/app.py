@@ -57,6 +57,7 @@ from cayu.sessions.requests import (
     UserInputResponse,
 )
 from cayu.sessions.streams import ItemQuery, SessionStore
+from cayu.shielding import finish
 from cayu.storage.memory import InMemorySessionStore
 from cayu.timing.records import (
     ModelStepPreparationTiming,
@@ -259,7 +260,12 @@ class CayuApp:
         """Interrupt what still runs in this application, then close timing and the stores; safe to call twice."""
         self.services.closed = True
         await asyncio.gather(*(drive.shut() for drive in list(self.services.begun)))
-        await self.close_runtime_timing()
+        try:
+            await self.close_runtime_timing()
+        finally:
+            await finish(self._close_stores())
+
+    async def _close_stores(self) -> None:
         await self.services.ledger.aclose()
         await self.session_store.aclose()
         if self.knowledge_store is not None:

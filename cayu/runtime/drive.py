@@ -194,13 +194,13 @@ class Drive:
             await self._guarded()
         finally:
             if hasattr(self, "log"):
-                if self.log.lease.epoch is None:
-                    self.timing.drop()
-                self.timing.end()
                 self.log.stop()
                 if self.services.drives.get(self.log.view.row.id) is self:
                     del self.services.drives[self.log.view.row.id]
             self._outbox.close()
+            if hasattr(self, "log") and self.log.lease.epoch is None:
+                self.timing.drop()
+            self.timing.end()
 
     async def _guarded(self) -> None:
         try:

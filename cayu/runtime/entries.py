@@ -151,7 +151,7 @@ def time_round(drive: Drive, *, continued: bool = False) -> None:
         return
     recovered = not continued and any(call.attempt for call in opened.calls)
     drive.timing.begin_round(opened.id, opened.step, recovered=recovered, continued=continued)
-    known = drive.assembly.tools
+    known = drive.services.registry.tools_of(drive.log.view.row.agent_name)
     drive.timing.name_calls((call.id, call.name if call.name in known else None) for call in opened.calls)
 
 

@@ -123,6 +123,11 @@ class Registry:
         """The registered agents, in the order of registration."""
         return tuple(self._agents)
 
+    def tools_of(self, agent_name: str) -> Mapping[str, Tool]:
+        """Return the tools that are registered for an agent; none for one that is not registered."""
+        agent = self._agents.get(agent_name)
+        return agent.tools if agent is not None else {}
+
     def assemble(self, agent_name: str, environment_name: str | None, *, choose_default: bool = False) -> Assembly:
         """Return what a session of that agent runs under.
 

@@ -39,6 +39,12 @@ class StoreCost:
         self.commit_ns += other.commit_ns
         self.bytes_written += other.bytes_written
 
+    def so_far(self) -> StoreCost:
+        """Return a copy of what is counted by now."""
+        copy = StoreCost()
+        copy.add(self)
+        return copy
+
     def end(self) -> None:
         """Say that the unit of work has ended; on the loop on which it came in."""
         self.in_use = False

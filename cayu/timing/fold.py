@@ -185,6 +185,7 @@ def record_of(attempt: Attempt) -> TimingRecord:
     if attempt.record is None:
         fold = Fold(attempt)
         attempt.record = _round(attempt, fold) if attempt.is_round else _preparation(attempt, fold)
+        attempt.forget()
     return attempt.record
 
 

@@ -15,16 +15,17 @@ from cayu.clock import Clock
 from cayu.timing.costs import Meter, StoreCost, metered
 from cayu.timing.records import TimingRecord
 
-LEAVE, CLOSE = "leave", "close"
-STAGED = "staged"
+LEAVE, CLOSE = "<leave", "<close"
+STAGED = "<staged"
 """A call's result is staged."""
-STORE = "store"
+STORE = "<store"
 """The line begins to have costs in a store; the mark holds the account on which they are counted."""
-WROTE = "wrote"
-"""Events were written: the mark holds type, call id and bytes of each."""
+WROTE = "<wrote"
+"""Events were written: the mark holds type, call id and bytes of each. No phase is called like one of these words."""
 
 Sizes = list[Any]
 """Type, call id and bytes of one event after the other, flat."""
+MARK_ITEMS = 4
 Mark = tuple[int, int, str, Any]
 """Moment in monotonic nanoseconds, line, what (a phase is entered, or one of the words above), and its object."""
 
@@ -39,12 +40,17 @@ class Line:
         self._now = now
         self._number = number
         self.cost: StoreCost | None = None
-        """The latest account of the line."""
+        """The latest account of the present stretch of the present phase, if it has one."""
 
-    def note(self, what: str, subject: Any = None) -> Self:
-        """Note something at this moment: a phase that is entered, with the call it is entered for, or a word."""
-        self._marks += (self._now(), self._number, what, subject)
+    def enter(self, phase: str, call_id: str | None = None) -> Self:
+        """Enter a phase of the whole, and of one call if one is named."""
+        self.cost = None
+        self._marks += (self._now(), self._number, phase, call_id)
         return self
+
+    def note(self, word: str, subject: Any) -> None:
+        """Note one of the words above at this moment."""
+        self._marks += (self._now(), self._number, word, subject)
 
     def __enter__(self) -> Self:
         """Go on in the phase that was entered."""
@@ -54,6 +60,7 @@ class Line:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Leave it."""
+        self.cost = None
         self._marks += (self._now(), self._number, LEAVE, None)
 
     def measure(self) -> StoreCost | None:
@@ -67,9 +74,9 @@ class Line:
         self._account().add(cost)
 
     def _account(self) -> StoreCost:
-        """Return an account of the present stretch that nobody is using; whatever is noted begins a new stretch."""
+        """Return an account of the present stretch that nobody is using."""
         cost = self.cost
-        if cost is None or cost.in_use or self._marks[-1] is not cost:
+        if cost is None or cost.in_use:
             cost = self.cost = StoreCost()
             self._marks += (0, self._number, STORE, cost)
         return cost
@@ -131,11 +138,21 @@ class Attempt(Line):
         self.begun_ns = min(self.begun_ns, begun_ns)
 
     def close(self) -> int:
-        """End the attempt and return when; marks that come later are not looked at."""
+        """End the attempt and return when.
+
+        Marks that come later are not looked at, and a unit of work that is still at it counts with what it took so far.
+        """
         now = self._now()
+        for place, subject in enumerate(self._marks):
+            if subject.__class__ is StoreCost and subject.in_use:
+                self._marks[place] = subject.so_far()
         self._marks += (now, 0, CLOSE, None)
         self.closed = True
         return now
+
+    def forget(self) -> None:
+        """Let go of the marks, once the record is made."""
+        self._marks.clear()
 
 
 class CallLine(Line):
@@ -156,7 +173,7 @@ class CallLine(Line):
 
     def within(self, phase: str) -> Self:
         """Enter a phase of the call."""
-        return self.note(phase, self._call_id)
+        return self.enter(phase, self._call_id)
 
     def measure(self) -> StoreCost | None:
         """Begin to measure one unit of work; after the end of the attempt nothing is measured for it."""
@@ -170,6 +187,3 @@ class CallLine(Line):
             super().take(cost)
         if self._outer is not None:
             self._outer.take(cost)
-
-
-MARK_ITEMS = 4

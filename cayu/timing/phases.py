@@ -41,6 +41,8 @@ WAITS = frozenset({SIBLING_WAIT, PUBLICATION_QUEUE_WAIT})
 
 CONSUMER = ""
 """While whoever iterates over the events has them: the time belongs to no phase."""
+ACTIVE_PHASES = tuple(phase for phase in ROUND_PHASES if phase not in WAITS)
+"""Phases that are work: in a serial live round they add up to its duration, but for the consumer's time."""
 
 HANDOFF = "handoff"
 """From the last round's commit to the start of the step, with the time that the consumer takes."""

@@ -13,6 +13,9 @@ from pydantic import AwareDatetime, Field
 from cayu.errors import InvalidInput
 from cayu.messages import Frozen
 
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+
 
 @dataclass(frozen=True, slots=True)
 class RuntimeTimingConfig:
@@ -38,24 +41,27 @@ class RuntimeTimingConfig:
 
 
 class RuntimePhaseTiming(Frozen):
-    """One phase of a round, a call or a step; a phase that did not occur has no bounds and counts zero."""
+    """One phase of a round, a call or a step; one that did not occur counts zero.
+
+    A phase without bounds was not entered; it still has bytes when events of it were written in another phase's commit.
+    """
 
     name: str
     first_started_at: AwareDatetime | None = None
     """Wall time of the first entry."""
     last_completed_at: AwareDatetime | None = None
     """Wall time of the last exit; a phase entered more than once has a window longer than its duration."""
-    duration_seconds: float = 0.0
+    duration_seconds: Seconds = 0.0
     """Monotonic time in the phase, without the phases nested in it and without the consumer's time."""
-    store_transaction_count: int = 0
+    store_transaction_count: Count = 0
     """Transactions begun in native stores, reads included."""
-    store_lock_wait_seconds: float = 0.0
+    store_lock_wait_seconds: Seconds = 0.0
     """Waiting for a connection's thread and for the write lock; a part of the duration, not more of it."""
-    store_execution_seconds: float = 0.0
+    store_execution_seconds: Seconds = 0.0
     """Running statements; a part of the duration."""
-    store_commit_seconds: float = 0.0
+    store_commit_seconds: Seconds = 0.0
     """Commits that had something to commit; a part of the duration."""
-    store_bytes_written: int = 0
+    store_bytes_written: Count = 0
     """Size of the values that were bound to writes, serialized JSON included; not pages, not the write-ahead log."""
 
 
@@ -102,13 +108,13 @@ class ToolRoundTiming(_Phased):
     """The attempt of that step which was answered."""
     started_at: AwareDatetime
     completed_at: AwareDatetime
-    duration_seconds: float
+    duration_seconds: Seconds
     """Observed wall time on the monotonic clock, the consumer's time included."""
     incomplete: bool = False
     """The attempt paused, or was interrupted or cancelled."""
     recovered: bool = False
     """The attempt closed what another process, or an earlier claim, had begun."""
-    calls_truncated: int = 0
+    calls_truncated: Count = 0
     """Calls beyond the bound, which are in the round's numbers only."""
     calls: tuple[ToolCallTiming, ...] = ()
     """The calls in the model's order."""
@@ -125,7 +131,7 @@ class ModelStepPreparationTiming(_Phased):
     """The round whose commit the time runs from; None when it runs from the start of the step."""
     started_at: AwareDatetime
     completed_at: AwareDatetime
-    duration_seconds: float
+    duration_seconds: Seconds
     incomplete: bool = False
     """The provider was not asked after all."""
 

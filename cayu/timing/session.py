@@ -87,7 +87,7 @@ class SessionTiming:
                 begun.past(*stretch)
             self._past = ()
             self._attempt = self._round = begun
-            self.within = begun.note
+            self.within = begun.enter
 
     def preceded_by(self, phase: str, stretches: Iterable[tuple[str | None, int, int]]) -> None:
         """Let the next round take in what was done for it before the session was entered.
@@ -104,7 +104,7 @@ class SessionTiming:
             (moment, round_id), self._committed = self._committed or (None, None), None
             begun = Attempt(self._clock, self._ids, step, round_id, is_round=False)
             begun.begun_ns = begun.begun_ns if moment is None else moment
-            self._attempt, self.within = begun, begun.note
+            self._attempt, self.within = begun, begun.enter
 
     def asked(self) -> None:
         """End the preparation: the provider is about to be asked."""

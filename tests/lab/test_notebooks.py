@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lab.conftest import OpenNotebook
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-NAMES = ("01_first_session", "02_approvals", "03_restart")
+NAMES = ("01_first_session", "02_approvals", "03_restart", "04_phase_timing")
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"
 
 OpenCopy = Callable[[str], NotebookPage]
@@ -268,3 +268,34 @@ def test_cards_keep_their_own_look(open_copy: OpenCopy) -> None:
     for theme in ("Dark", "Light"):
         notebook.set_theme(f"JupyterLab {theme}")
         assert all(line != behind for line, behind in notebook.page.evaluate(separators)), f"no lines in {theme}"
+
+
+def test_the_figures_of_the_fourth_notebook(open_copy: OpenCopy, tmp_path: Path) -> None:
+    """Every figure is a plot as wide as its output at most, waits are hatched, and the widget has both rounds."""
+    name = "04_phase_timing"
+    notebook = open_copy(name)
+    run_all(notebook, name)
+    widget = cell_with(name, "PhaseTimeline(lab")
+    notebook.wait_output(widget, "As of ")
+    size = notebook.page.viewport_size
+    assert size is not None
+    notebook.page.set_viewport_size({"width": 1280, "height": 9000})
+    notebook.page.wait_for_timeout(500)
+    plots = notebook.page.evaluate(
+        """() => [...document.querySelectorAll('.js-plotly-plot')].map((plot) => ({
+            right: plot.querySelector('.main-svg').getBoundingClientRect().right,
+            room: plot.closest('.jp-OutputArea-output').getBoundingClientRect().right,
+            bars: plot.querySelectorAll('.bars path').length,
+            hatched: plot.querySelectorAll('.bars path[style*="url("]').length,
+        }))"""
+    )
+    assert [plot["bars"] > 0 for plot in plots] == [True] * 7 + [False]  # the last one is a curve
+    assert [plot["hatched"] > 0 for plot in plots] == [True, False, True, True, False, False, True, False]
+    assert all(plot["right"] <= plot["room"] + 1 for plot in plots)
+    assert "sibling_wait 2.00 s" in notebook.output_text(cell_with(name, "timeline(example)"))
+    notebook.page.set_viewport_size(size)
+    options = notebook.page.locator(".jp-OutputArea-output select option").all_inner_texts()
+    assert [option.split(":")[0] for option in options] == ["1", "2"]
+    assert_fits(notebook)
+    look(notebook, tmp_path, "figures", 9000)
+    assert notebook.errors() == []

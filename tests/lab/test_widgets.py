@@ -172,3 +172,67 @@ def test_the_browser_pages_filters_and_opens(open_notebook: OpenNotebook, tmp_pa
     notebook.click_button("B")
     notebook.wait_output(2, "finished, completed")
     assert notebook.errors() == []
+
+
+MADE_UP = """
+from cayu.notebook.figures import worked_example
+named = {"tool_name": HOSTILE, "tool_call_id": HOSTILE}
+calls = tuple(call.model_copy(update=named) for call in worked_example().calls)
+made = worked_example().model_copy(update={"calls": calls, "tool_round_id": HOSTILE})
+async def read(session=None):
+    return (made,)
+lab.atimings = read
+PhaseTimeline(session)
+""".strip()
+
+
+def test_the_timeline_shows_a_round_and_takes_in_the_next(open_notebook: OpenNotebook, tmp_path: Path) -> None:
+    notebook = open_notebook(
+        "timeline.ipynb",
+        [
+            "from cayu.examples.sensors import build_app\n"
+            "from cayu.notebook import Lab\n"
+            "from cayu_widgets import PhaseTimeline\n"
+            "lab = Lab.open('timeline.db', factory=build_app)\n"
+            "session = lab.run('caretaker', 'Read them one after the other.')",
+            "PhaseTimeline(session)",
+            "lab.resume(session, 'Read them all at once.');",
+            f"HOSTILE = {HOSTILE!r}\n{MADE_UP}",
+        ],
+    )
+    notebook.run_cell(0)
+    notebook.wait_idle()
+    notebook.run_cell(1)
+    notebook.wait_output(1, "As of ")
+    picker = notebook._cell(1).locator("select")
+    drawn = notebook._cell(1).locator("svg.cayu-figure")
+    assert picker.locator("option").count() == 1
+    assert "1. read_by_hand" in drawn.inner_html()
+    assert "round_commit" in notebook.output_text(1)
+
+    notebook.run_cell(2)
+    notebook.wait_idle()
+    notebook.click_button("Refresh")
+    picker.locator("option").nth(1).wait_for(state="attached")
+    notebook.wait_output(1, "1. read_remotely")  # the newest was shown, so the newest is
+    look(notebook, tmp_path, "timeline-newest")
+    picker.select_option(index=0)
+    notebook.wait_output(1, "1. read_by_hand")
+    assert "read_remotely" not in drawn.inner_html()
+    notebook.click_button("Refresh")
+    notebook.wait_idle()
+    notebook.page.wait_for_timeout(500)
+    assert "1. read_by_hand" in drawn.inner_html()  # a chosen one stays
+    box, room = drawn.bounding_box(), notebook._cell(1).bounding_box()
+    assert box is not None
+    assert room is not None
+    assert box["x"] + box["width"] <= room["x"] + room["width"]
+
+    notebook.run_cell(3)
+    notebook.wait_output(3, "As of ")
+    assert "<img src=x" in notebook.output_text(3)
+    assert notebook.page.locator(".jp-OutputArea-output img").count() == 0
+    assert notebook._cell(3).locator("b", has_text="bold").count() == 0
+    assert notebook.page.title() != "taken"
+    look(notebook, tmp_path, "timeline-markup")
+    assert notebook.errors() == []

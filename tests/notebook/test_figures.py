@@ -15,7 +15,7 @@ from cayu.errors import InvalidInput
 from cayu.notebook.figures import Picture, compare, phase_ecdf, phase_stack, store_cost, timeline, worked_example
 from cayu.notebook.figures.drawing import PLOTLY_MIME, SVG_MIME
 from cayu.notebook.figures.folding import fold
-from cayu.notebook.figures.palette import ACTIVE_PHASES, ALL_PHASES, COLOURS, CONSUMER, luminance
+from cayu.notebook.figures.palette import ALL_PHASES, COLOURS, CONSUMER, luminance
 from cayu.notebook.figures.rounds import COST_COLUMNS, STACK_COLUMNS
 from cayu.notebook.figures.scene import Style
 from cayu.notebook.figures.sources import FULL
@@ -23,7 +23,7 @@ from cayu.notebook.figures.spread import COMPARE_COLUMNS, ECDF_COLUMNS
 from cayu.notebook.figures.svg import SMALLEST
 from cayu.notebook.figures.timeline import COLUMNS
 from cayu.notebook.figures.words import byte_count, fitted, milliseconds, plain, plotly_text, text_width
-from cayu.timing.phases import PREPARATION_PHASES, ROUND_PHASES, WAITS
+from cayu.timing.phases import ACTIVE_PHASES, PREPARATION_PHASES, ROUND_PHASES, WAITS
 from cayu.timing.records import ModelStepPreparationTiming, RuntimePhaseTiming, ToolCallTiming, ToolRoundTiming
 
 BEGUN = datetime(2025, 1, 1, tzinfo=UTC)
@@ -398,3 +398,68 @@ def test_words() -> None:
     short = fitted("a" * 500, 100, 12)
     assert short.endswith("…")
     assert text_width(short, 12) <= 100
+
+
+def test_a_pale_stretch_is_full_to_the_height_of_its_share() -> None:
+    picture = timeline(a_round(100, {"authorization": (0, 80, 20), "staging": (0, 80, 0.1), "execution": (0, 60, 48)}))
+    bars = {bar.phase: bar for bar in picture.scene.panels[0].bars}
+    assert {phase: bar.filled for phase, bar in bars.items()} == pytest.approx(
+        {"authorization": 0.25, "staging": 0.1 / 80, "execution": 0.8}
+    )
+    for phase, share in (("authorization", 0.25), ("execution", 0.8)):
+        bar = bars[phase]
+        assert (bar.y1 - bar.strip) / (bar.y1 - bar.y0) == pytest.approx(share)
+        strip, pale = sorted((trace for trace in picture.figure.data if trace.name == phase), key=lambda t: t.width[0])
+        assert strip.width[0] / pale.width[0] == pytest.approx(share)
+        assert strip.y[0] > pale.y[0]  # the axis goes down, so the strip lies at the bottom
+        assert strip.showlegend
+    assert (bars["staging"].y1 - bars["staging"].strip) / (bars["staging"].y1 - bars["staging"].y0) > 0.1
+    assert "as high as the phase's share" in picture.note
+    whole = timeline(worked_example())
+    assert all(bar.filled == 1 for bar in whole.scene.panels[0].bars if bar.style is not Style.PALE)
+
+
+def test_bars_say_what_they_are_and_how_long_they_took() -> None:
+    picture = timeline(worked_example())
+    shown = picture.svg
+    texts = [text for trace in picture.figure.data if trace.type == "bar" for text in trace.text]
+    on_hatching = [note.text for note in picture.figure.layout.annotations if note.bgcolor]
+    assert on_hatching == ["sibling_wait 2.00 s"] * 2
+    assert "staging 304 ms" in texts
+    assert "execution 1.99 s" in texts
+    for words in ("sibling_wait 2.00 s", "staging 304 ms", "execution 1.99 s"):
+        assert f">{words}</text>" in shown
+    placed = {
+        text: place
+        for trace in picture.figure.data
+        if trace.type == "bar"
+        for text, place in zip(trace.text, trace.textposition, strict=True)
+    }
+    assert placed["execution 1.99 s"] == "inside"
+    assert placed["staging 304 ms"] == "outside"
+    assert "execution 50.0 ms" not in texts  # it has no room in its bar, nor beside it
+
+
+def test_the_pieces_of_a_few_bars_carry_their_numbers() -> None:
+    numbers = [text for trace in store_cost(worked_example()).figure.data for text in trace.text]
+    for number in ("3", "2", "1", "300", "200", "100"):
+        assert number in numbers
+    assert ">300</text>" in store_cost(worked_example()).svg
+    many = [worked_example()] * 13
+    assert {text for trace in store_cost(many).figure.data for text in trace.text} == {""}
+
+
+def test_a_comparison_hatches_the_waits_of_both() -> None:
+    picture = compare(worked_example(), PARALLEL, names=("one", "other"))
+    waits = {bar.hover[1]: bar.style for bar in picture.scene.panels[0].bars if bar.phase == "sibling_wait"}
+    assert waits == {"one": Style.HATCHED, "other": Style.HATCHED}
+    assert "one (1 round) and other (1 round)" in picture.scene.title
+
+
+def test_the_last_tick_of_a_curve_is_not_cut_off() -> None:
+    picture = phase_ecdf("round_commit", worked_example())
+    ticks = picture.scene.panels[0].x.ticks
+    assert [text for _, text in ticks] == ["100 ms", "1\u202f000 ms"]
+    texts = [each for each in ElementTree.fromstring(picture.svg).iter() if each.tag.endswith("}text")]
+    placed = {each.text: float(each.attrib["x"]) for each in texts}
+    assert placed[plain(ticks[-1][1])] + text_width(ticks[-1][1], 11) / 2 <= 860

@@ -260,7 +260,8 @@ async def test_no_line_of_a_timing_logger_repeats_what_anybody_said(told: Told) 
     formatter = logging.Formatter("%(levelname)s %(name)s %(message)s")
     lines = [line for line in told.lines if line.name in TIMING_LOGGERS]
     assert sum("duration_seconds" in line.getMessage() for line in lines) == len(told.delivered)
-    assert sum("failed on a timing record: ValueError" in line.getMessage() for line in lines) == len(told.delivered)
+    assert len(told.delivered) > 1
+    assert sum("failed on a timing record: ValueError" in line.getMessage() for line in lines) == 1
     for line in lines:
         assert is_clean(formatter.format(line))
     assert any(not is_clean(formatter.format(line)) for line in told.lines if line.name == "cayu.tools")

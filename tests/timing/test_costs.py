@@ -480,7 +480,7 @@ async def test_reads_in_one_phase_lose_no_update(
 
 def test_units_at_once_never_count_on_one_account() -> None:
     attempt = Attempt(FakeClock(), ("s", "i"), 1, "i.r1", is_round=True)
-    with attempt.note(AUTHORIZATION):
+    with attempt.enter(AUTHORIZATION):
         first, second = attempt.measure(), attempt.measure()
         assert first is not second
         first.transactions, second.transactions = 1, 2

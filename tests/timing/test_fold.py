@@ -79,11 +79,11 @@ def test_a_nested_phase_is_taken_out_of_the_one_around_it() -> None:
     clock = FakeClock()
     attempt = begun(clock, "c")
     clock.advance(1)
-    with attempt.note(STAGING, "c"):
+    with attempt.enter(STAGING, "c"):
         clock.advance(2)
-        with attempt.note(PUBLICATION, "c"):
+        with attempt.enter(PUBLICATION, "c"):
             clock.advance(4)
-            with attempt.note(ROUND_COMMIT):
+            with attempt.enter(ROUND_COMMIT):
                 clock.advance(8)
             clock.advance(16)
         clock.advance(32)
@@ -102,7 +102,7 @@ def test_the_window_of_a_phase_that_comes_back_is_longer_than_its_duration() -> 
     attempt = begun(clock)
     clock.advance(1)
     for _ in range(2):
-        with attempt.note(AUTHORIZATION):
+        with attempt.enter(AUTHORIZATION):
             clock.advance(0.5)
         clock.advance(3)
     phase = round_record(attempt).phase(AUTHORIZATION)
@@ -121,7 +121,7 @@ def test_parallel_lines_overlap_and_the_remainder_runs_only_while_nobody_is_in_a
         with b.within(EXECUTION):
             clock.advance(4)
         clock.advance(8)
-        with attempt.note(STAGING, "b"):
+        with attempt.enter(STAGING, "b"):
             clock.advance(16)
     clock.advance(32)
     record = round_record(attempt)
@@ -137,9 +137,9 @@ def test_a_line_that_is_open_at_the_end_counts_up_to_the_end() -> None:
     a = attempt.call_line("a", None)
     a.within(EXECUTION)
     clock.advance(1)
-    attempt.note(STAGING, "b")
+    attempt.enter(STAGING, "b")
     clock.advance(2)
-    attempt.note(PUBLICATION, "b")
+    attempt.enter(PUBLICATION, "b")
     clock.advance(4)
     record = round_record(attempt)
     assert told(record) == {EXECUTION: 7, STAGING: 2, PUBLICATION: 4}
@@ -187,7 +187,7 @@ def test_what_work_costs_that_begins_after_the_end_is_not_counted() -> None:
 def test_the_wall_clock_may_be_moved_meanwhile(jump: float) -> None:
     clock = FakeClock()
     attempt = begun(clock, "a")
-    with attempt.note(AUTHORIZATION, "a"):
+    with attempt.enter(AUTHORIZATION, "a"):
         clock.advance(1)
         clock.jump(jump)
         clock.advance(1)
@@ -223,9 +223,9 @@ def test_a_record_and_each_call_of_it_have_the_same_twelve_phases() -> None:
 def test_the_consumer_has_time_of_its_own() -> None:
     clock = FakeClock()
     attempt = begun(clock, "a")
-    with attempt.note(STAGING, "a"):
+    with attempt.enter(STAGING, "a"):
         clock.advance(1)
-        with attempt.note(CONSUMER):
+        with attempt.enter(CONSUMER):
             clock.advance(10)
         clock.advance(1)
     record = round_record(attempt)
@@ -240,7 +240,7 @@ def test_a_continuation_has_no_remainder() -> None:
     attempt = begun(clock)
     attempt.continued = True
     clock.advance(3)
-    with attempt.note(ROUND_COMMIT):
+    with attempt.enter(ROUND_COMMIT):
         clock.advance(1)
     cost = attempt.measure()
     cost.transactions += 1
@@ -262,7 +262,7 @@ def test_the_waits_run_between_stages_and_publications() -> None:
         attempt.note(STAGED, call)
     clock.advance(8)
     for call in ("a", "b", "c"):
-        with attempt.note(PUBLICATION, call):
+        with attempt.enter(PUBLICATION, call):
             clock.advance(1)
     record = round_record(attempt)
     waits = [(took(call, SIBLING_WAIT), took(call, PUBLICATION_QUEUE_WAIT)) for call in record.calls]
@@ -290,7 +290,7 @@ def test_a_call_that_was_not_staged_here_does_not_wait() -> None:
     clock.advance(1)
     attempt.note(STAGED, "kept")
     clock.advance(1)
-    with attempt.note(PUBLICATION, "refused"):
+    with attempt.enter(PUBLICATION, "refused"):
         clock.advance(1)
     record = round_record(attempt)
     assert told(record.calls[1]) == {PUBLICATION: 1}
@@ -303,9 +303,9 @@ def test_a_call_that_was_not_staged_here_does_not_wait() -> None:
 def test_a_unit_counts_where_it_was_begun() -> None:
     clock = FakeClock()
     attempt = begun(clock, "a")
-    with attempt.note(STARTED_PERSISTENCE):
+    with attempt.enter(STARTED_PERSISTENCE):
         late = spent(attempt, 1)
-        with attempt.note(STAGING, "a"):
+        with attempt.enter(STAGING, "a"):
             late.transactions += 2
             late.end()
             spent(attempt, 4).end()
@@ -357,7 +357,7 @@ def test_the_call_that_runs_a_session_is_charged_too() -> None:
 def test_bytes_go_to_the_phase_of_their_event() -> None:
     clock = FakeClock()
     attempt = begun(clock, "a", "b")
-    with attempt.note(STAGING, "a"):
+    with attempt.enter(STAGING, "a"):
         spent(attempt, 1, 1000)
         attempt.note(WROTE, [E.TOOL_STAGED, "a", 100, E.TOOL_STARTED, "b", 200, E.SESSION_RESUMED, None, 300])
     record = round_record(attempt)
@@ -371,7 +371,7 @@ def test_bytes_go_to_the_phase_of_their_event() -> None:
 def test_the_bytes_of_all_phases_are_those_that_were_written() -> None:
     clock = FakeClock()
     attempt = begun(clock, "a")
-    with attempt.note(ROUND_COMMIT):
+    with attempt.enter(ROUND_COMMIT):
         spent(attempt, 1, 1000)
         attempt.note(WROTE, [E.TOOL_STAGED, "a", 10, E.TOOL_COMPLETED, "a", 20, E.ROUND_COMMITTED, None, 30])
     record = round_record(attempt)
@@ -392,10 +392,10 @@ def test_a_preparation_begins_with_the_commit_it_comes_after() -> None:
     clock.advance(3)
     attempt = step(clock, "i.r1")
     attempt.begun_ns = committed
-    with attempt.note(CONTEXT_POLICY):
+    with attempt.enter(CONTEXT_POLICY):
         clock.advance(1)
     clock.advance(0.25)
-    with attempt.note(COUNTING):
+    with attempt.enter(COUNTING):
         clock.advance(2)
     clock.advance(0.5)
     record = step_record(attempt)

@@ -68,7 +68,7 @@ def play(given: list[Step], lines: int = LINES) -> Played:
             entered = None if phase == CONSUMER else call
             stacks[line].append((phase, entered))
             played.homes[phase].add(line)
-            workers[line].note(phase, entered)
+            workers[line].enter(phase, entered)
     attempt.close()
     return played
 

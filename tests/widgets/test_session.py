@@ -147,8 +147,8 @@ def test_an_unreadable_session_is_an_error_and_refresh_tries_again(
     with monkeypatch.context() as patched:
         patched.setattr(Lab, "aheads", busy)
         view = SessionView(session)
-        until(lambda: view.state == "error")
-    assert "StoreBusy" in html(view)
+        until(lambda: "StoreBusy" in html(view))
+    assert view.state == "error"
     assert lab.errors_df()["session_id"].tolist() == [session.id]
     buttons(view)["Refresh"].click()
     until(lambda: view.state == "paused")

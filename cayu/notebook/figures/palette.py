@@ -6,7 +6,7 @@ seen on white and on near-black. The waits are hatched and never rest on their c
 
 from __future__ import annotations
 
-from cayu.timing.phases import PREPARATION_PHASES, ROUND_PHASES, WAITS
+from cayu.timing.phases import PREPARATION_PHASES, ROUND_PHASES
 
 CONSUMER = "consumer"
 """What is left of a round's duration beside its phases: the time of whoever iterates over the events."""
@@ -32,8 +32,6 @@ COLOURS: dict[str, str] = {
     "preparation": "#667c33",
 }
 
-ACTIVE_PHASES = tuple(name for name in ROUND_PHASES if name not in WAITS)
-"""The phases of a round that are its own work, in order; they alone are stacked."""
 ALL_PHASES = (*ROUND_PHASES, *PREPARATION_PHASES)
 
 INK = "#7a828b"

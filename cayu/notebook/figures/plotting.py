@@ -13,9 +13,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from cayu.notebook.figures.palette import COLOURS, INK, text_on
+from cayu.notebook.figures.palette import COLOURS, INK
 from cayu.notebook.figures.scene import Axis, Bar, Panel, Scene, Style
-from cayu.notebook.figures.svg import staggered
+from cayu.notebook.figures.svg import staggered, text_colour
 from cayu.notebook.figures.words import fitted, plotly_text, text_width
 
 GRID = "rgba(128,134,141,0.28)"
@@ -27,11 +27,12 @@ _KEY = 20
 """Pixels of one line of the legend."""
 _LABEL_ROOM = 230
 _LABEL = 11
+_GROUND, _ON_GROUND = "#24292f", "#ffffff"
 _USUAL_WIDTH = 490
 """Pixels of the plotting area in a notebook beside the file browser; plotly does not say how many there are."""
 _NOTE_WIDTH = 100
 """Characters of a line of the note; plotly breaks no lines."""
-_ORDER = {style: number for number, style in enumerate((Style.PALE, Style.HATCHED, Style.SOLID))}
+_ORDER = {style: number for number, style in enumerate((Style.SOLID, Style.PALE, Style.HATCHED))}
 
 
 def figure_of(scene: Scene) -> go.Figure:
@@ -62,7 +63,7 @@ def _layout(scene: Scene) -> dict[str, Any]:
         "paper_bgcolor": CLEAR,
         "plot_bgcolor": CLEAR,
         "font": {"color": INK, "size": _SIZE},
-        "hoverlabel": {"bgcolor": "#24292f", "bordercolor": INK, "font": {"color": "#ffffff"}, "align": "left"},
+        "hoverlabel": {"bgcolor": _GROUND, "bordercolor": INK, "font": {"color": _ON_GROUND}, "align": "left"},
         "hovermode": "closest",
         "legend": {"traceorder": "normal", "itemsizing": "constant"},
         "annotations": _annotations(scene, heads, heights, plot),
@@ -168,7 +169,7 @@ def _shapes(panel: Panel, number: int) -> list[dict[str, Any]]:
 
 
 def _bar_traces(scene: Scene, panel: Panel, number: int, known: set[str]) -> list[go.Bar]:
-    """Return one trace for each phase and style; pale ones lie below, and the fullest one stands in the legend."""
+    """Return one trace for each phase and style; strips lie below pale ones, whose labels can be read."""
     parts: dict[tuple[str, Style], list[Bar]] = {}
     for bar in panel.bars:
         parts.setdefault((bar.phase, bar.style), []).append(bar)
@@ -215,10 +216,10 @@ def _bar_trace(panel: Panel, number: int, phase: str, style: Style, bars: Sequen
         marker=marker,
         text=["" if place == "none" else plotly_text(bar.label) for bar, place in zip(bars, places, strict=True)],
         textposition=places,
-        insidetextanchor="start",
+        insidetextanchor="middle" if panel.upright else "start",
         constraintext="inside",
         textangle=0,
-        insidetextfont={"size": _LABEL, "color": text_on(phase) if style is Style.SOLID else INK},
+        insidetextfont={"size": _LABEL, "color": [text_colour(bar) or INK for bar in bars]},
         outsidetextfont={"size": _LABEL, "color": INK},
         hovertext=["<br>".join(plotly_text(line) for line in bar.hover) for bar in bars],
         hoverinfo="text",
@@ -248,8 +249,8 @@ def _on_hatching(panel: Panel, number: int) -> Iterable[dict[str, Any]]:
         if bar.label and bar.style is Style.HATCHED and high > _LABEL and _fits(panel, bar.x0, bar.x1, bar.label):
             yield {
                 **{"xref": _other(number, "x"), "yref": _other(number, "y"), "x": bar.x0, "y": (bar.y0 + bar.y1) / 2},
-                **{"xanchor": "left", "xshift": 3, "showarrow": False, "borderpad": 0, "height": 12},
-                **{"bgcolor": COLOURS[bar.phase], "font": {"size": _LABEL, "color": text_on(bar.phase)}},
+                **{"xanchor": "left", "xshift": 3, "showarrow": False, "borderpad": 0, "height": 14},
+                **{"bgcolor": _GROUND, "font": {"size": _LABEL, "color": _ON_GROUND}},
                 "text": plotly_text(bar.label),
             }
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import pandas as pd
 
+from cayu.clock import MILLI
 from cayu.notebook.figures.drawing import Picture
-from cayu.notebook.figures.palette import ACTIVE_PHASES, CONSUMER
+from cayu.notebook.figures.palette import CONSUMER
 from cayu.notebook.figures.scene import NOTHING_TIMED, Axis, Bar, Key, Panel, Rule, Scene, Style, keys_of, linear
-from cayu.notebook.figures.sources import MILLI, Budget, Source, frame, in_groups, rounds_of
+from cayu.notebook.figures.sources import Budget, Source, frame, in_groups, rounds_of
 from cayu.notebook.figures.words import byte_count, counted, grouped, milliseconds
 from cayu.notebook.schemas import COUNT, FLAG, MILLISECONDS, TEXT
-from cayu.timing.phases import ROUND_PHASES
+from cayu.timing.phases import ACTIVE_PHASES, ROUND_PHASES
 from cayu.timing.records import ToolRoundTiming
 
 _PLACE = {"round": COUNT, "session_id": TEXT, "tool_round_id": TEXT, "incomplete": FLAG, "recovered": FLAG}
@@ -186,7 +187,7 @@ def _costed(rounds: Sequence[ToolRoundTiming], budget: Budget) -> tuple[pd.DataF
         bars = _piled(rows, column, told, numbered, names)
         found += bars
         axis = linear(max((bar.y1 for bar in bars), default=0.0), "", about=4)
-        panels.append(Panel(x=_attempts(groups), y=axis, height=110, bars=tuple(bars), upright=True, title=title))
+        panels.append(Panel(x=_attempts(groups), y=axis, height=150, bars=tuple(bars), upright=True, title=title))
     notes = _notes(groups)
     if not rows:
         notes.append("No costs of a store were measured: stores in memory report none.")

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-
 _THINNEST = 0.12
 """The share of its height that a pale bar's full part takes at least."""
 

@@ -11,7 +11,6 @@ import pandas as pd
 from cayu.errors import InvalidInput
 from cayu.timing.records import ModelStepPreparationTiming, TimingRecord, ToolRoundTiming
 
-MILLI = 1000.0
 T = TypeVar("T")
 
 

@@ -9,11 +9,24 @@ from typing import Any
 
 import pandas as pd
 
+from cayu.clock import MILLI
 from cayu.errors import InvalidInput
 from cayu.notebook.figures.drawing import Picture
 from cayu.notebook.figures.palette import ALL_PHASES
-from cayu.notebook.figures.scene import NOTHING_TIMED, Axis, Bar, Curve, Panel, Rule, Scene, Style, Word, linear
-from cayu.notebook.figures.sources import MILLI, Budget, Source, frame, records_of
+from cayu.notebook.figures.scene import (
+    NOTHING_TIMED,
+    Axis,
+    Bar,
+    Curve,
+    Panel,
+    Rule,
+    Scene,
+    Style,
+    Word,
+    linear,
+    tick_text,
+)
+from cayu.notebook.figures.sources import Budget, Source, frame, records_of
 from cayu.notebook.figures.svg import DASHES
 from cayu.notebook.figures.words import counted, milliseconds
 from cayu.notebook.schemas import COUNT, MILLISECONDS, TEXT
@@ -91,7 +104,7 @@ def _ecdf(phase: str, found: Mapping[str, list[float]], budget: Budget) -> tuple
         if 0.0 in values
     ]
     notes += ["Not every step is drawn."] if thinned else []
-    marks = tuple((10.0**power, milliseconds(10.0**power)) for power in range(_power(low), _power(high) + 1))
+    marks = tuple((10.0**power, f"{tick_text(10.0**power)} ms") for power in range(_power(low), _power(high) + 1))
     panel = Panel(
         x=Axis(low, high, marks, f"Time in {phase}", log=True),
         y=Axis(0.0, 1.04, tuple((each / 4, f"{each * 25} %") for each in range(5)), "", fixed=True),

@@ -22,6 +22,8 @@ _SIZE, _TITLE_SIZE = 11, 13
 _LEFT_MOST, _RIGHT = 230, 16
 _LINE = 16
 _AXIS, _AXIS_TITLE = 18, 18
+_HIGH_STRIP = 0.6
+"""The share of a bar's height from which on its label stands on the strip."""
 _LOWEST_LABELLED = 11.0
 """Pixels of height from which on a bar has a label."""
 
@@ -86,6 +88,12 @@ def staggered(panel: Panel, width: float = WIDTH - 120) -> list[tuple[Cut, int]]
     return placed
 
 
+def text_colour(bar: Bar) -> str:
+    """Return the colour of the label in a bar, or "" for that of the page; on a low strip it stands on the page."""
+    full = bar.style is Style.SOLID or (bar.style is Style.PALE and _HIGH_STRIP < bar.filled < 1)
+    return text_on(bar.phase) if full else ""
+
+
 class _Drawing:
     """One panel at its place."""
 
@@ -122,7 +130,8 @@ class _Drawing:
             if not self.panel.upright:
                 yield _line(at, self.top, at, self.bottom, 0.18)
             if self.with_x:
-                yield _text(at, self.bottom + 14, text, anchor="middle", look="faint")
+                within = min(at, WIDTH - text_width(text, _SIZE) / 2 - 2)
+                yield _text(within, self.bottom + 14, text, anchor="middle", look="faint")
         for value, text in y_axis.ticks:
             at = self.y(value)
             if not y_axis.fixed:
@@ -169,9 +178,7 @@ class _Drawing:
         if down[1] - down[0] < _LOWEST_LABELLED:
             return False, ""
         if bar.label and width + 9 <= x1 - x0:
-            # On a pale bar it is as readable on the page as on the strip, whatever the height of the strip.
-            fill = text_on(bar.phase) if bar.style is Style.SOLID else ""
-            return True, _text(x0 + 5, middle + 4, bar.label, fill=fill)
+            return True, _text(x0 + 5, middle + 4, bar.label, fill=text_colour(bar))
         if bar.label and x1 + width + 9 <= self.x(bar.room):
             return False, _text(x1 + 4, middle + 4, bar.label)
         return False, ""

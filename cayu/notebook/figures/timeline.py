@@ -12,11 +12,12 @@ from datetime import datetime
 
 import pandas as pd
 
+from cayu.clock import MILLI
 from cayu.notebook.figures.drawing import Picture
 from cayu.notebook.figures.folding import Folded, Span, fold
 from cayu.notebook.figures.palette import ALL_PHASES
 from cayu.notebook.figures.scene import NOTHING_TIMED, Axis, Bar, Panel, Scene, Style, keys_of
-from cayu.notebook.figures.sources import MILLI, Budget, Source, frame, in_groups, rounds_of
+from cayu.notebook.figures.sources import Budget, Source, frame, in_groups, rounds_of
 from cayu.notebook.figures.words import byte_count, counted, grouped, milliseconds
 from cayu.notebook.schemas import COUNT, FLAG, MILLISECONDS, TEXT
 from cayu.timing.phases import ROUND_PHASES, WAITS
@@ -34,12 +35,12 @@ COLUMNS = {
 """
 
 TITLE = "Milliseconds from the start of the round"
-LANE, LOWEST_LANE = 18, 6
+LANE, LOWEST_LANE = 23, 6
 """Pixels of one lane, and of one among very many."""
 TALLEST = 1_400
 """Pixels that lanes of full height may take."""
 NAME_HEIGHT = 14
-SPACE = 0.55
+SPACE = 0.45
 """Lanes between two rows."""
 _SLACK_MS = 0.002
 """Bounds are whole microseconds, durations are not."""
