@@ -96,6 +96,14 @@ def compare(samples: Sequence[Sample], others: Sequence[Sample]) -> dict[str, An
     }
 
 
+WORDS = {
+    "within": "within its bound",
+    "over": "over its bound",
+    "unclear": f"not to be told, as the bound lies within the spread, or below {ENOUGH_ITERATIONS} iterations",
+}
+"""What a verdict means."""
+
+
 def judge(difference: Mapping[str, Any], disabled: Sequence[Sample]) -> dict[str, Any]:
     """Return the bound on the cost of timing and whether it is `within`, `over`, or `unclear`.
 
@@ -131,7 +139,8 @@ def as_text(report: Mapping[str, Any]) -> str:
     lines.append("")
     lines += [f"{name.replace('_', ' '):>26}  {_told(found)}" for name, found in report["comparisons"].items()]
     verdict, work = report["verdict"], "equal" if report["equal_work"] else "NOT equal"
-    lines += ["", f"Cost of timing: {verdict['cost']} (at most {verdict['allowed_us']} us of a round)."]
+    allowed = f"{MAX_COST_PERCENT} % of a round or {MAX_COST_US} us, whichever is more; {verdict['allowed_us']} us here"
+    lines += ["", f"Cost of timing: {WORDS[verdict['cost']]}. The bound is {allowed}."]
     return "\n".join([*lines, f"Transactions and events with timing on and off: {work}."])
 
 

@@ -148,7 +148,7 @@ def main(arguments: list[str] | None = None) -> None:
         demo.look(lab, action.session)
     demo.phases()
     demo.say(f"Done in {time.monotonic() - begun:.0f} s. Where to go next")
-    console.print("make lab                    the notebooks: 01_first_session, 02_approvals, 03_restart")
+    console.print("make lab                    the notebooks: a first session, approvals, restart, phase timing")
     console.print("cayu/examples/handbook.py   the application you have just seen, about a hundred lines")
     console.print(f"{options.dir}/runs.db       its sessions: Lab.open(path, factory=application(folder))")
 

@@ -62,8 +62,8 @@ class Ask:
         for name in (*named, *(_parsed(key)[0] for key in self.where)):
             if name not in declared:
                 raise InvalidInput(f"{self.frame} has no column {name!r}; columns: {', '.join(declared)}.")
-        if self.limit is not None and self.limit < 0:
-            raise InvalidInput("limit is not negative; leave it out for everything.")
+        if self.limit is not None and (type(self.limit) is not int or self.limit < 0):
+            raise InvalidInput(f"limit is a whole number of rows, not {self.limit!r}; leave it out for everything.")
         return [declared[name] for name in named]
 
     def needed(self) -> set[str]:

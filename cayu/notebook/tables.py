@@ -91,8 +91,16 @@ class Frames(ABC):
         ask.wanted()
         return frames.finished(ask, self._gathered(gather, ask))
 
-    def _timing_frame(self, name: str, tabulate: Tabulate, where: Conditions, **more: Any) -> pd.DataFrame:
-        ask = Ask(name, where or {}, **more)
+    def _timing_frame(
+        self,
+        name: str,
+        tabulate: Tabulate,
+        where: Conditions,
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        progress: Progress | None = None,
+    ) -> pd.DataFrame:
+        ask = Ask(name, where or {}, columns, limit, progress)
         ask.wanted()
         read = self._timings_read(ask.session_id)
         frame = frames.finished(ask, tabulate(read.records, ask))

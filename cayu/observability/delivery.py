@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Iterable
+from inspect import iscoroutinefunction
 
 from cayu.errors import InvalidInput
 from cayu.observability.sinks import EventSink, TimingSink
@@ -36,10 +38,14 @@ class SinkQueue:
         self._current: Attempt | None = None
         """What is being delivered."""
         self._worker: asyncio.Task[None] | None = None
+        self._turn = 0
+        """The number of the worker."""
+        self._starting = threading.Lock()
         self._watching: list[asyncio.Future[None]] = []
         """Resolved when the next record is done with."""
         self._handled = 0
         self._stopped = False
+        self._letting: asyncio.Task[None] | None = None
         self.dropped = 0
         self.failed = 0
 
@@ -58,20 +64,22 @@ class SinkQueue:
     def work(self) -> asyncio.Task[None] | None:
         """Have the queue worked off by a task of the running loop; return it. Without a loop the records wait for one.
 
-        A worker of another loop that runs is left to it; one whose loop has ended is replaced.
+        A worker of another loop is left to it, and replaced once that loop is closed.
         """
-        worker = self._worker
-        if worker is not None and not worker.done() and worker.get_loop().is_running():
-            return worker
-        if len(self) == 0:
-            return None
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return None
-        self._put_back(self._current)
-        self._worker = loop.create_task(self._work(), name=f"cayu timing to {type(self.sink).__name__}")
-        return self._worker
+        with self._starting:
+            worker = self._worker
+            if worker is not None and not worker.done() and not worker.get_loop().is_closed():
+                return worker
+            if len(self) == 0:
+                return None
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:
+                return None
+            self._put_back(self._turn)
+            self._turn += 1
+            self._worker = loop.create_task(self._work(self._turn), name=f"cayu timing to {type(self.sink).__name__}")
+            return self._worker
 
     @property
     def worker(self) -> asyncio.Task[None] | None:
@@ -85,8 +93,8 @@ class SinkQueue:
         self.dropped += len(self)
         self._stopped = True
         self._waiting.clear()
-        if self._worker is not None and not self._worker.done() and self._worker.get_loop().is_running():
-            self._worker.cancel()
+        if (worker := self.worker) is not None:
+            worker.cancel()
 
     async def flush(self) -> None:
         """Wait until what is queued now was delivered or dropped."""
@@ -96,17 +104,17 @@ class SinkQueue:
             self._watching.append(handled)
             await asyncio.wait([handled], timeout=LOOK_SECONDS)
 
-    async def _work(self) -> None:
+    async def _work(self, turn: int) -> None:
         metered(None)  # what a sink writes is not the work of the session that happened to start this task
         while self._waiting:
-            attempt = self._current = self._waiting.popleft()
+            self._current = self._waiting.popleft()
             try:
-                await self._deliver(attempt)
+                await self._deliver(self._current)
             except (asyncio.CancelledError, GeneratorExit) as stopped:
                 if isinstance(stopped, asyncio.CancelledError) and not is_cancelling():
-                    self.failed += 1
+                    self._tell(stopped)
                 else:
-                    self._put_back(attempt)
+                    self._put_back(turn)
                     raise
             except (KeyboardInterrupt, SystemExit):
                 self._handle()
@@ -115,9 +123,10 @@ class SinkQueue:
                 self._tell(error)
             self._handle()
 
-    def _put_back(self, attempt: Attempt | None) -> None:
-        """Leave what a worker did not come to deliver to the next one, unless that was done before."""
-        if attempt is not None and attempt is self._current:
+    def _put_back(self, turn: int) -> None:
+        """Leave what a worker did not come to deliver to the next one; one that was replaced has nothing to leave."""
+        attempt = self._current
+        if attempt is not None and turn == self._turn:
             self._current = None
             if not self._stopped:
                 self._waiting.appendleft(attempt)
@@ -150,17 +159,22 @@ class SinkQueue:
                 raise
             self.dropped += not self._stopped
 
-    async def let_go(self) -> None:
-        """Tell the sink that no more comes, within its timeout."""
+    def let_go(self) -> asyncio.Task[None]:
+        """Tell the sink, once, that no more comes; return the task that does so within the timeout."""
+        if self._letting is None:
+            self._letting = asyncio.get_running_loop().create_task(self._let_go())
+        return self._letting
+
+    async def _let_go(self) -> None:
         if not isinstance(self.sink, EventSink):
             return
         try:
             async with asyncio.timeout(self._config.sink_timeout_seconds):
                 await self.sink.close_timing()
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if is_cancelling():
                 raise
-            self.failed += 1
+            self._tell(error)
         except Exception as error:  # noqa: BLE001 - closing goes on whatever one sink does
             self._tell(error)
 
@@ -188,7 +202,9 @@ class TimingDelivery:
 
         Raises `InvalidInput` for an object that cannot take timing.
         """
-        if not callable(getattr(sink, "emit_timing", None)):
+        if isinstance(sink, type):
+            raise InvalidInput(f"{sink.__name__} is a class; pass a sink made of it, {sink.__name__}(...).")
+        if not iscoroutinefunction(getattr(sink, "emit_timing", None)):
             raise InvalidInput(f"A timing sink has an async emit_timing(record); {type(sink).__name__} has none.")
         if any(queue.sink is sink for queue in self._queues):
             return
@@ -246,7 +262,7 @@ class TimingDelivery:
         workers = [queue.worker for queue in queues if queue.worker is not None]
         for queue in queues:
             queue.drop()
-        letting = [asyncio.ensure_future(queue.let_go()) for queue in queues]
+        letting = [queue.let_go() for queue in queues]
         if workers:
             await asyncio.wait(workers, timeout=seconds)
         _, late = await asyncio.wait(letting, timeout=2 * seconds)

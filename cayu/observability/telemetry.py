@@ -10,6 +10,7 @@ import asyncio
 from itertools import count
 from typing import TYPE_CHECKING
 
+from cayu.errors import InvalidInput
 from cayu.events import Event
 from cayu.events import EventType as E
 from cayu.observability.runs import CallSpan, Run, StepSpan, step_id_of
@@ -75,8 +76,11 @@ class OpenTelemetryEventSink(EventSink):
     def __init__(self, tracer_provider: TracerProvider | None = None, *, provider_name: str | None = None) -> None:
         """Write to a tracer provider; without one, to the global one.
 
-        `provider_name` becomes `gen_ai.provider.name`, of which events say nothing.
+        `provider_name` becomes `gen_ai.provider.name`, of which events say nothing. Pass the sink as an event sink:
+        one that is given timing alone has no runs to hang it on.
         """
+        if tracer_provider is not None and not callable(getattr(tracer_provider, "get_tracer", None)):
+            raise InvalidInput(f"tracer_provider is an OpenTelemetry TracerProvider, not {tracer_provider!r}.")
         self._writer = SpanWriter(tracer_provider, provider_name)
         self._open: dict[str, Run] = {}
         """The runs that have not ended, by session id, the one that was heard of last at the end."""

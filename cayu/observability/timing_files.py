@@ -94,8 +94,7 @@ class TimingFileSink:
         for path in sizes:
             if excess <= 0:
                 return
-            if path != self._segment:
-                path.unlink(missing_ok=True)
+            if path != self._segment and _is_deleted(path):
                 excess -= sizes[path]
 
 
@@ -162,8 +161,17 @@ def _segments(folder: Path) -> list[Path]:
         return []
 
 
+def _is_deleted(path: Path) -> bool:
+    """Delete a segment, of this process or of another; what only has its name stays."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
+
+
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except FileNotFoundError:
-        return 0  # pruned in the meantime
+    except OSError:
+        return 0  # pruned in the meantime, or nothing that can be read

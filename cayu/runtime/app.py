@@ -96,6 +96,7 @@ class CayuApp:
         """
         if isinstance(session_store, str | Path):
             raise InvalidInput("The session store is a path; pass SQLiteSessionStore(path), or leave it out.")
+        _check_sinks(runtime_timing, timing_sinks, event_sinks)
         self.session_store = session_store or InMemorySessionStore()
         self.knowledge_store = knowledge_store
         self._profile_policy = execution_profile_policy
@@ -285,3 +286,16 @@ class CayuApp:
         async with aclosing(Drive(self.services, enter).events()) as events:
             async for event in events:
                 yield event
+
+
+def _check_sinks(timing: object, timing_sinks: object, event_sinks: object) -> None:
+    """Refuse what would only fail once a session runs."""
+    if not isinstance(timing, RuntimeTimingConfig | None):
+        wanted = "a RuntimeTimingConfig, such as RuntimeTimingConfig(enabled=False)"
+        raise InvalidInput(f"runtime_timing is {wanted}, not a {type(timing).__name__}.")
+    for name, sinks in (("timing_sinks", timing_sinks), ("event_sinks", event_sinks)):
+        if not isinstance(sinks, Sequence):
+            raise InvalidInput(f"{name} is a list of sinks, not a {type(sinks).__name__}.")
+    for sink in event_sinks if isinstance(event_sinks, Sequence) else ():
+        if isinstance(sink, type) or not callable(getattr(sink, "emit", None)):
+            raise InvalidInput(f"An event sink is an object with an async emit(event); {sink!r} is none.")

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from cayu.clock import NANOSECOND
+from cayu.errors import InvalidInput
 from cayu.storage.sql.sqlite.database import Database
 from cayu.storage.sql.sqlite.metering import MeteredConnection
 from cayu.storage.sql.sqlite.sessions import SQLiteSessionStore
@@ -15,7 +16,9 @@ class SlowSQLiteSessionStore(SQLiteSessionStore):
     """Sessions in a SQLite file each of whose commits takes `commit_seconds` longer, as on a network drive."""
 
     def __init__(self, path: str | Path, *, commit_seconds: float) -> None:
-        """Open the file at `path` with the first use."""
+        """Open the file at `path` with the first use. Raises `InvalidInput` for a negative time."""
+        if not commit_seconds >= 0:
+            raise InvalidInput(f"commit_seconds is a number of seconds, not {commit_seconds!r}.")
         super().__init__(path)
         self._database = Database(path, writer=type("SlowCommits", (_SlowCommits,), {"commit_seconds": commit_seconds}))
 

@@ -158,6 +158,8 @@ class Fold:
     def _spread(self, line: int, sizes: Sizes) -> None:
         """Move the bytes of events from the phase that was charged with their write to the ones they belong to."""
         charged = self._charged(line)
+        if any(time.cost.bytes_written < sum(sizes[2::3]) for time in charged):
+            return  # a store of one's own that counts something else
         for type, call_id, size in zip(sizes[::3], sizes[1::3], sizes[2::3], strict=True):
             phase = PHASE_OF_EVENT.get(type)
             if phase is None:

@@ -36,8 +36,8 @@ class RecentTimings:
         return tuple(record for record in found if isinstance(record, ModelStepPreparationTiming))
 
     def _find(self, session: str | None, limit: int, *, is_round: bool) -> list[TimingRecord]:
-        if limit < 1:
-            raise InvalidInput("limit is at least 1.")
+        if type(limit) is not int or limit < 1:
+            raise InvalidInput(f"limit is a whole number of at least 1, not {limit!r}.")
         wanted = (
             attempt
             for attempt in reversed(self._attempts)

@@ -6,6 +6,7 @@ Never arguments, results, prompts, SQL or the words of an exception. Records are
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field
@@ -33,11 +34,15 @@ class RuntimeTimingConfig:
     """How long a sink may take for one record, and how long closing waits."""
 
     def __post_init__(self) -> None:
-        counts = (self.recent_capacity, self.max_calls_per_round, self.sink_queue_capacity)
-        if any(type(count) is not int or count < 1 for count in counts):
-            raise InvalidInput("recent_capacity, max_calls_per_round and sink_queue_capacity are counts of at least 1.")
-        if not self.sink_timeout_seconds > 0:
-            raise InvalidInput("sink_timeout_seconds is positive.")
+        if type(self.enabled) is not bool:
+            raise InvalidInput(f"enabled is True or False, not {self.enabled!r}.")
+        for name in ("recent_capacity", "max_calls_per_round", "sink_queue_capacity"):
+            count = getattr(self, name)
+            if type(count) is not int or count < 1:
+                raise InvalidInput(f"{name} is a whole number of at least 1, not {count!r}.")
+        seconds: object = self.sink_timeout_seconds
+        if type(seconds) not in (int, float) or not 0 < self.sink_timeout_seconds < inf:
+            raise InvalidInput(f"sink_timeout_seconds is a positive number of seconds, not {seconds!r}.")
 
 
 class RuntimePhaseTiming(Frozen):

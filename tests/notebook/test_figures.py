@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 
 from cayu.errors import InvalidInput
@@ -236,7 +237,10 @@ def test_a_comparison_of_medians_with_their_spread() -> None:
     rows = picture.df.set_index(["phase", "source"])
     assert rows.loc[("execution", "memory"), ["median_ms", "q1_ms", "q3_ms"]].tolist() == [3, 2, 4]
     assert rows.loc[("execution", "memory"), "records"] == 5
-    assert rows.loc[("staging", "memory"), "median_ms"] == 0
+    assert rows.loc[("staging", "memory"), "records"] == 0
+    assert pd.isna(rows.loc[("staging", "memory"), "median_ms"])
+    with pytest.raises(InvalidInput, match="names are two"):
+        compare(one, other, names=("a",))  # type: ignore[arg-type]
     assert "<img" not in picture.svg
     with pytest.raises(InvalidInput, match="both named 'a'"):
         compare(one, other, names=("a", "a"))
@@ -289,7 +293,7 @@ def test_sources() -> None:
     assert "newest" in repr(timeline(Session()))
     assert phase_stack(Session()).df["round"].max() == 2
     for wrong in (5, "records", [5], {"a": 1}):
-        with pytest.raises(InvalidInput, match=r"is no timing record\. Pass records"):
+        with pytest.raises(InvalidInput, match=r"holds no timing records\. Pass records"):
             phase_stack(wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="There is no phase 'eating'"):
         phase_ecdf("eating", [])

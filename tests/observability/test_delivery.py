@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,15 @@ from runtime.support import FakeClock, FakeTool, calls, log_of, make_app, new_ru
 
 from cayu import CayuApp, Event, SQLiteSessionStore
 from cayu.errors import InvalidInput
+from cayu.events import EventType as E
 from cayu.observability import EventSink, InMemoryEventSink, RuntimeTimingConfig, TimingRecord
 from cayu.observability.delivery import TimingDelivery
+from cayu.runtime.ownership import is_gone
+from cayu.storage import InMemoryBudgetLedger, InMemorySessionStore
 from cayu.timing.marks import Attempt
 from cayu.timing.phases import ROUND_COMMIT, STARTED_PERSISTENCE
 from cayu.timing.session import SessionTiming
+from cayu.tools import ToolContext, ToolResult
 
 QUICK = RuntimeTimingConfig(sink_timeout_seconds=0.05)
 WORKER = "cayu timing"
@@ -200,14 +206,14 @@ async def test_what_cannot_take_timing_is_refused() -> None:
     assert app.runtime_timing_status().queued_records == 0
 
 
-async def test_a_sink_that_is_not_async_counts_as_failed() -> None:
+def test_a_sink_that_is_not_async_or_a_class_is_refused() -> None:
     class Hasty:
         def emit_timing(self, record: TimingRecord) -> None:
             """Take it at once."""
 
-    delivery = deliver(2, Hasty(), other := Sink())
-    await delivery.flush()
-    assert (delivery.failed, delivery.queued, len(other.taken)) == (2, 0, 2)
+    for sink in (Hasty(), object(), Sink):
+        with pytest.raises(InvalidInput, match=r"async emit_timing|is a class"):
+            deliver(0, sink)  # type: ignore[arg-type]
 
 
 async def test_a_sink_that_is_named_twice_gets_each_record_once() -> None:
@@ -586,3 +592,276 @@ async def test_a_sink_that_cannot_let_go_keeps_no_other_from_it(let_go: Callable
     assert told == ["let go"]
     assert len(good.timings) == 1
     assert delivery.failed == 1
+
+
+# Loops that end in the middle
+
+
+class Late(Sink):
+    """Is stuck with whatever it is given before it is opened; after that it waits for a gate."""
+
+    def __init__(self) -> None:
+        super().__init__(self._pass)
+        self.opened = False
+        self.gate = asyncio.Event()
+
+    async def _pass(self, record: TimingRecord) -> None:
+        await (self.gate.wait() if self.opened else stuck(record))
+
+
+def throw_away(worker: asyncio.Task[Any]) -> None:
+    """Do what the collector does with a task of a loop that is no more."""
+    worker._log_destroy_pending = False  # type: ignore[attr-defined]
+    worker.get_coro().close()  # type: ignore[union-attr]
+
+
+@pytest.mark.requirement("A144")
+def test_a_queue_that_is_full_when_its_loop_ends_is_worked_off_in_the_next() -> None:
+    sink, kept = Late(), attempts(6)
+    sink.gate.set()
+    delivery = TimingDelivery(RuntimeTimingConfig(sink_queue_capacity=2, sink_timeout_seconds=30), [sink])
+
+    async def first() -> None:
+        for attempt in kept[:3]:
+            delivery.add(attempt)
+        await asyncio.sleep(0)
+
+    async def second() -> None:
+        delivery.add(kept[3])
+        async with asyncio.timeout(5):
+            while delivery.queued:
+                await asyncio.sleep(0)
+        for attempt in kept[4:]:
+            delivery.add(attempt)
+        await delivery.flush()
+
+    asyncio.run(first())
+    assert (delivery.queued, delivery.dropped, sink.taken) == (2, 1, [])
+    sink.opened = True
+    asyncio.run(second())
+    assert steps(sink.taken) == [1, 2, 5, 6]
+    assert (delivery.queued, delivery.dropped, delivery.failed) == (0, 2, 0)
+
+
+@pytest.mark.requirement("A144")
+@pytest.mark.parametrize("when", ["before", "meanwhile", "after"])
+def test_a_worker_that_is_thrown_away_leaves_its_record_to_the_next_loop_once(when: str) -> None:
+    sink, left = Late(), asyncio.new_event_loop()
+    delivery = TimingDelivery(RuntimeTimingConfig(sink_timeout_seconds=30), [sink])
+
+    async def first() -> asyncio.Task[Any]:
+        for attempt in attempts(3):
+            delivery.add(attempt)
+        await asyncio.sleep(0)
+        [worker] = workers()
+        return worker
+
+    async def second() -> None:
+        flushing = asyncio.ensure_future(delivery.flush())
+        async with asyncio.timeout(5):
+            while sink.tried < 2:
+                await asyncio.sleep(0)
+            if when == "meanwhile":
+                throw_away(worker)
+            sink.gate.set()
+            await flushing
+
+    worker = left.run_until_complete(first())
+    left.close()
+    if when == "before":
+        throw_away(worker)
+        assert (delivery.queued, delivery.failed) == (3, 0)
+    sink.opened = True
+    asyncio.run(second())
+    if when == "after":
+        throw_away(worker)
+    assert steps(sink.taken) == [1, 2, 3]
+    assert (delivery.queued, delivery.dropped, delivery.failed) == (0, 0, 0)
+
+
+@pytest.mark.requirement("A144")
+def test_two_threads_with_a_loop_each_deliver_every_record_once(tmp_path: Path) -> None:
+    sink = Sink(lambda record: asyncio.sleep(0.001))
+    app = round_app(sink, store=SQLiteSessionStore(tmp_path / "s.db"))
+    together = threading.Barrier(2)
+
+    async def sessions(name: str) -> None:
+        for number in range(10):
+            await play(app.run(new_run(f"{name}{number}")))
+        await asyncio.wait_for(app.flush_runtime_timing(), 10)
+
+    def work(name: str) -> None:
+        together.wait()
+        asyncio.run(sessions(name))
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(work, "ab"))
+    delivered = [(record.kind, record.model_step_id) for record in sink.taken]
+    status = app.runtime_timing_status()
+    assert len(delivered) == len(set(delivered))
+    lost = status.dropped_records + status.failed_deliveries + status.queued_records
+    assert len(delivered) + lost == status.recent_records == 60
+    asyncio.run(app.aclose())
+
+
+@pytest.mark.requirement("A144")
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_drive_whose_loop_is_no_more_gives_up_its_claim_when_it_is_thrown_away(enabled: bool) -> None:
+    async def work(ctx: ToolContext, args: dict[str, Any]) -> ToolResult:
+        await asyncio.Event().wait()
+        return ToolResult(content="never")
+
+    store, act, left = InMemorySessionStore(), FakeTool("act", work), asyncio.new_event_loop()
+    timing = RuntimeTimingConfig(enabled=enabled, sink_timeout_seconds=30)
+    app = make_app(store, [calls("act")], [act], timing_sinks=[Sink(stuck)], runtime_timing=timing)
+    thrown_away: list[asyncio.Task[Any]] = []
+
+    async def first() -> None:
+        thrown_away.append(asyncio.ensure_future(play(app.run(new_run()))))
+        await act.entered.wait()
+
+    async def second() -> list[Event]:
+        async with make_app(store, [calls("act"), "done"], [FakeTool("act")]) as other:
+            return await play(other.recover_incomplete_session("s"))
+
+    left.run_until_complete(first())
+    others = asyncio.all_tasks(left)
+    left.close()
+    [drive] = app.services.begun
+    owner = drive.log.lease.owner
+    assert drive._task is not None
+    assert not is_gone(owner)
+    with pytest.raises(RuntimeError, match="loop is closed"):
+        drive._task.get_coro().close()  # type: ignore[union-attr]
+    assert is_gone(owner)
+    assert asyncio.run(second())[-1].type == E.SESSION_COMPLETED
+    for task in others:
+        with suppress(RuntimeError):
+            throw_away(task)
+
+
+# Closings that are cancelled
+
+
+class Counted(InMemorySessionStore):
+    """Counts how often it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = 0
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self.closed += 1
+
+
+class CountedLedger(InMemoryBudgetLedger):
+    """Counts how often it is closed."""
+
+    closed = 0
+
+    async def aclose(self) -> None:
+        await super().aclose()
+        self.closed += 1
+
+
+async def _cancelled() -> None:
+    raise asyncio.CancelledError("x")
+
+
+@pytest.mark.requirement("A142")
+@pytest.mark.parametrize("let_go", [_raise, _cancelled, _forever])
+async def test_a_sink_that_cannot_let_go_keeps_no_store_open(let_go: Callable[[], Awaitable[None]]) -> None:
+    store, ledger = Counted(), CountedLedger()
+    app = round_app(store=store, budget_ledger=ledger, event_sinks=[HoldingBack(let_go)], runtime_timing=QUICK)
+    await play(app.run(new_run()))
+    async with at_most(0.1):
+        await app.aclose()
+    assert (store.closed, ledger.closed) == (1, 1)
+    assert app.runtime_timing_status().failed_deliveries == 1
+    assert app.runtime_timing_status().queued_records == 0
+
+
+@pytest.mark.requirement("A142")
+async def test_a_closing_of_the_application_that_is_cancelled_still_closes_the_stores() -> None:
+    store, ledger, sink = Counted(), CountedLedger(), Gated()
+    app = round_app(sink, store=store, budget_ledger=ledger, runtime_timing=RuntimeTimingConfig(sink_timeout_seconds=9))
+    await play(app.run(new_run()))
+    closing = asyncio.create_task(app.aclose())
+    while not app.services.timing.delivery._closed:
+        await asyncio.sleep(0)
+    closing.cancel()
+    async with asyncio.timeout(5):
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+    assert (store.closed, ledger.closed) == (1, 1)
+    sink.gate.set()
+    await app.aclose()
+    assert app.runtime_timing_status().queued_records == 0
+    assert workers() == set()
+
+
+@pytest.mark.requirement("A142")
+@pytest.mark.parametrize("where", ["delivering", "stopping", "letting go"])
+async def test_a_close_that_is_cancelled_is_finished_by_the_next(where: str) -> None:
+    begun, told = asyncio.Event(), list[str]()
+    gate = asyncio.Event()
+
+    async def let_go() -> None:
+        told.append("begun")
+        begun.set()
+        if where == "letting go":
+            await gate.wait()
+        told.append("done")
+
+    async def take(record: TimingRecord) -> None:
+        if where == "stopping":
+            begun.set()
+            await stubborn(record)
+        elif where == "delivering":
+            begun.set()
+            await stuck(record)
+
+    sink, other = HoldingBack(let_go), Sink(take)
+    seconds = 0.15 if where == "stopping" else 5
+    delivery = deliver(3, sink, other, config=RuntimeTimingConfig(sink_timeout_seconds=seconds))
+    closing = asyncio.create_task(delivery.close())
+    await begun.wait()
+    if where == "stopping":
+        await asyncio.sleep(0.2)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    gate.set()
+    for queue in delivery._queues:
+        queue._config = QUICK
+    delivery._config = QUICK
+    async with at_most(0.2):
+        await delivery.close()
+        await delivery.close()
+    assert told == ["begun", "done"]
+    assert delivery.queued == 0
+    assert len(sink.timings) == 3
+    assert len(other.taken) + delivery.dropped == 3
+    await asyncio.sleep(0.5 if where == "stopping" else 0)
+    assert workers() == set()
+
+
+@pytest.mark.requirement("A140")
+@pytest.mark.parametrize("error", [ValueError("CANARY"), asyncio.CancelledError("CANARY"), Odd("CANARY")])
+async def test_sinks_that_fail_are_logged_once_each_and_counted_always(
+    caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    async def fail(record: TimingRecord) -> None:
+        raise error
+
+    class Other(Sink):
+        """Another one."""
+
+    with caplog.at_level(logging.DEBUG, "cayu.timing"):
+        delivery = deliver(3, Sink(fail), Other(fail))
+        await delivery.flush()
+    assert delivery.failed == 6
+    lines = sorted(line.getMessage() for line in caplog.records if line.name == "cayu.timing")
+    name = type(error).__name__
+    assert lines == [f"sink {sink} failed on a timing record: {name}" for sink in ("Other", "Sink")]

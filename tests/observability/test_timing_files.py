@@ -215,6 +215,26 @@ async def test_nothing_follows_a_line_that_a_full_disk_tore(folder: Path, monkey
     assert read_timings(folder) == TimingsRead((round_record(1), round_record(3)), 1)
 
 
+@pytest.mark.parametrize("kind", ["folder", "unreadable"])
+async def test_what_is_only_named_like_a_segment_is_skipped(folder: Path, kind: str) -> None:
+    await write(TimingFileSink(folder), round_record(1))
+    odd = folder / "20200101T000000.000000Z-12345678.jsonl"
+    odd.mkdir() if kind == "folder" else odd.symlink_to(odd)  # whoever follows the link gets an `OSError`
+    assert read_timings(folder) == TimingsRead((round_record(1),), 1)
+    assert read_timings(folder, "s").records == (round_record(1),)
+
+
+@pytest.mark.parametrize("kind", ["folder", "unreadable"])
+async def test_what_is_only_named_like_a_segment_does_not_end_the_writing(folder: Path, kind: str) -> None:
+    folder.mkdir()
+    odd = folder / "20200101T000000.000000Z-12345678.jsonl"
+    odd.mkdir() if kind == "folder" else odd.symlink_to(odd)
+    sink = TimingFileSink(folder, max_bytes=LEAST_MAX_BYTES)
+    for number in range(150):
+        await sink.emit_timing(preparation_record(number))
+    assert read_timings(folder).records[-1] == preparation_record(149)
+
+
 # The bound.
 
 

@@ -322,3 +322,17 @@ async def test_a_tool_that_is_cut_off_by_the_clock_leaves_the_round_complete() -
     assert flags(record) == COMPLETE
     assert took(record, EXECUTION) >= ns(0.0199)
     assert record.calls[0].tool_effect_completed_at is None, "nobody knows that the effect has ended"
+
+
+@pytest.mark.parametrize("known", ["tool", "other tool", "no agent"])
+async def test_interrupting_a_lost_session_names_the_tools_that_are_registered(known: str) -> None:
+    store = failing_store("close", StoreError("gone"))
+    lost = make_app(store, [calls("t", "no_such_tool")], [FakeTool("t")])
+    with pytest.raises(StoreError):
+        await play(lost.run(new_run()))
+    tools = [FakeTool("t")] if known == "tool" else [FakeTool("u")]
+    app = CayuApp(session_store=store) if known == "no agent" else make_app(store, tools=tools)
+    await play(app.interrupt_session(STOP))
+    record = await round_of(app)
+    assert [call.tool_name for call in record.calls] == ["t" if known == "tool" else None, None]
+    assert len({call.tool_call_id for call in record.calls}) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import sqlite3
 import threading
 import time
@@ -613,3 +614,122 @@ async def test_timing_begins_no_transaction_of_its_own(tmp_path: Path, budget: b
         await app.aclose()
     assert counted[0] == counted[1]
     assert logs[0] == logs[1]
+
+
+# At its borders
+
+
+@pytest.mark.requirement("A129")
+async def test_what_a_policy_writes_elsewhere_is_the_policys_alone(store: SQLiteSessionStore) -> None:
+    class Noting(FakePolicy):
+        async def authorize(self, request: ToolPolicyRequest) -> Any:
+            await store.transact("notes", request.tool_call_id, lambda current, now: "x" * 20)
+            return await super().authorize(request)
+
+    policy = Noting(lambda request: ToolPolicyDecision.ALLOW)
+    app = make_app(InMemorySessionStore(), (calls("act", "act"), "done"), [FakeTool("act")], policy)
+    await play(app.run(new_run()))
+    record = await only_round(app)
+    assert transactions(record) == {AUTHORIZATION: 2}
+    for phase in phases(record):
+        assert (phase.name == AUTHORIZATION) is any(costs(phase))
+        assert all(cost >= 0 for cost in costs(phase))
+    written = record.phase(AUTHORIZATION).store_bytes_written
+    assert written == sum(len(f'notes{request.tool_call_id}"{"x" * 20}"') for request in policy.asked)
+
+
+async def test_a_custom_store_that_notes_little_in_a_native_one_is_told_without_a_negative_number(
+    store: SQLiteSessionStore,
+) -> None:
+    async def note(unit: Any) -> None:
+        await store.transact("notes", "n", lambda current, now: "x")
+
+    proxy = StoreProxy(InMemorySessionStore(), before=note)
+    app = make_app(proxy, (calls("act", "act"), "done"), [FakeTool("act")])
+    await play(app.run(new_run()))
+    record = await only_round(app)
+    assert all(phase.store_bytes_written >= 0 for phase in phases(record))
+    assert transactions(record) == {STARTED_PERSISTENCE: 1, STAGING: 1, ROUND_COMMIT: 1}
+
+
+def read_now(attempt: Attempt) -> Any:
+    """The record of an attempt as somebody who reads it at this moment gets it, without making it for others."""
+    twin = copy.copy(attempt)
+    twin._marks = list(attempt._marks)
+    return record_of(twin)
+
+
+def test_a_unit_that_outlives_the_attempt_counts_as_far_as_it_got() -> None:
+    attempt = Attempt(FakeClock(), ("s", "i"), 1, "i.r1", is_round=True)
+    line = attempt.call_line("c", None)
+    with line.within(EXECUTION):
+        cost = line.measure()
+        assert cost is not None
+        cost.transactions, cost.execution_ns = 1, 20
+        attempt.close()
+        early = read_now(attempt)
+        assert (transactions(early), early.phase(EXECUTION).store_execution_seconds) == ({EXECUTION: 1}, 20e-9)
+        cost.transactions, cost.execution_ns, cost.commit_ns, cost.bytes_written = 3, 50, 9, 70
+        cost.end()
+        assert line.measure() is None
+    assert record_of(attempt) == early
+
+
+async def test_a_record_is_the_same_whenever_it_is_first_read(tmp_path: Path) -> None:
+    slow = SlowSQLiteSessionStore(tmp_path / "slow.db", commit_seconds=0.2)
+    await slow.transact("notes", "n", lambda current, now: "first")
+    written = asyncio.Event()
+
+    async def act(ctx: ToolContext, args: dict[str, Any]) -> ToolResult:
+        try:
+            await slow.transact("notes", "n", lambda current, now: "second")
+        finally:
+            written.set()
+        return ToolResult(content="too late")
+
+    config = RuntimeConfig(tool_timeout_seconds=0.05, cancel_grace_seconds=0.02)
+    app = make_app(InMemorySessionStore(), (calls("act"), "done"), [FakeTool("act", act)], config=config)
+    await play(app.run(new_run()))
+    assert not written.is_set()
+    [attempt] = [attempt for attempt in app.services.timing.recent._attempts if attempt.is_round]
+    early = read_now(attempt)
+    async with asyncio.timeout(5):
+        await written.wait()
+    await asyncio.sleep(0)
+    record = await only_round(app)
+    assert record == early
+    assert transactions(record) == {EXECUTION: 1}
+    assert record.phase(EXECUTION).store_commit_seconds == 0, "the commit was not over when the round was"
+    await slow.aclose()
+
+
+def test_two_lines_that_take_turns_leave_few_marks_and_none_with_the_record() -> None:
+    attempt, reads = Attempt(FakeClock(), ("s", "i"), 1, "i.r1", is_round=True), 5000
+    lines = [attempt.call_line(call_id, None) for call_id in ("c1", "c2")]
+    with lines[0].within(EXECUTION), lines[1].within(EXECUTION):
+        for _ in range(reads):
+            for line in lines:
+                cost = line.measure()
+                assert cost is not None
+                cost.transactions += 1
+                cost.end()
+    attempt.close()
+    assert len(attempt.marks) == 2 * len(("enter", "store", "leave")) + 1
+    assert transactions(record_of(attempt)) == {EXECUTION: 2 * reads}
+    assert len(attempt.marks) == 0
+    assert record_of(attempt) is record_of(attempt)
+
+
+async def test_two_calls_that_read_a_lot_leave_few_marks_and_none_with_the_record(
+    knowledge: SQLiteKnowledgeStore,
+) -> None:
+    marks: list[int] = []
+    for reads in (1, 400):
+        app = make_app(batches=(calls("act", "act"), "done"), tools=[searching(one_by_one=reads)])
+        knowing(app, knowledge)
+        await play(app.run(new_run()))
+        [attempt] = [attempt for attempt in app.services.timing.recent._attempts if attempt.is_round]
+        marks.append(len(attempt.marks))
+        assert transactions(await only_round(app)) == {EXECUTION: 2 * reads}
+        assert len(attempt.marks) == 0
+    assert marks[0] == marks[1] < 60

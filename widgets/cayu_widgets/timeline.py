@@ -10,7 +10,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from cayu.errors import LabClosed, StoreClosed
+from cayu.errors import InvalidInput, LabClosed, StoreClosed
 from cayu.notebook import SessionHandle
 from cayu.notebook.figures import timeline
 from cayu.notebook.html import moment_text
@@ -28,7 +28,9 @@ class PhaseTimeline(Live):
     """The timeline of one round; `PhaseTimeline(handle)` shows the newest, and any other that is chosen."""
 
     def __init__(self, handle: SessionHandle) -> None:
-        """Show the rounds of a session."""
+        """Show the rounds of a session. Raises `InvalidInput` for anything but a session's handle."""
+        if not isinstance(handle, SessionHandle):
+            raise InvalidInput(f"PhaseTimeline shows a session: pass lab.session(id), not a {type(handle).__name__}.")
         super().__init__(handle.lab, handle.id)
         self.handle = handle
         """The session whose rounds are shown."""

@@ -51,6 +51,8 @@ def records_of(source: Source) -> tuple[TimingRecord, ...]:
     found: Any = source.timings() if isinstance(source, Timed) else source
     if not isinstance(found, Iterable) or isinstance(found, str | bytes | Mapping):
         raise InvalidInput(_no_source(found))
+    if isinstance(found, pd.DataFrame):
+        raise InvalidInput(_no_source(found))
     records = tuple(found)
     for record in records:
         if not isinstance(record, ToolRoundTiming | ModelStepPreparationTiming):
@@ -60,7 +62,7 @@ def records_of(source: Source) -> tuple[TimingRecord, ...]:
 
 def _no_source(found: object) -> str:
     return (
-        f"A {type(found).__name__} is no timing record. Pass records of CayuApp.inspect_recent_tool_round_timing, "
+        f"A {type(found).__name__} holds no timing records. Pass records of CayuApp.inspect_recent_tool_round_timing, "
         "or what has timings(): a Lab or a session's handle."
     )
 

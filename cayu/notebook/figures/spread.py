@@ -62,8 +62,11 @@ def phase_ecdf(phase: str, source: Source | Mapping[str, Source]) -> Picture:
 def compare(a: Source, b: Source, names: tuple[str, str] = ("a", "b")) -> Picture:
     """Draw the median of each phase in two sources side by side, with the middle half of the records as a line.
 
-    Raises `InvalidInput` for two equal names, and for what holds no timing records.
+    Records that did not enter a phase do not count for it. Raises `InvalidInput` for two equal names, and for what
+    holds no timing records.
     """
+    if len(names) != 2:
+        raise InvalidInput(f'names are two, such as ("fast", "slow"), not {names!r}.')
     if names[0] == names[1]:
         raise InvalidInput(f"The two sources are both named {names[0]!r}; give them different names.")
     found = [(name, records_of(each)) for name, each in zip(names, (a, b), strict=True)]
@@ -166,9 +169,9 @@ def _decades(low: float, high: float) -> tuple[float, float]:
 
 
 def _compared(phase: str, found: Sequence[tuple[str, Sequence[TimingRecord]]]) -> list[dict[str, Any]]:
-    """Return the rows of a phase that took any time in one of the sources."""
-    durations = [(name, _durations(records, phase)) for name, records in found]
-    if not any(value > 0 for _, values in durations for value in values):
+    """Return the rows of a phase that took any time in one of the sources; only records that entered it count."""
+    durations = [(name, [value for value in _durations(records, phase) if value > 0]) for name, records in found]
+    if not any(values for _, values in durations):
         return []
     return [{"phase": phase, "source": name, **_numbers(values)} for name, values in durations]
 
@@ -211,6 +214,7 @@ def _side_by_side(rows: Sequence[Mapping[str, Any]], names: tuple[str, str]) -> 
     )
     told = " and ".join(f"{name} ({_told(rows, name)})" for name in names)
     note = f"Above and pale: {names[0]}. Below and full: {names[1]}. Hatched: waits, which overlap the work of others."
+    note += " Records that did not enter a phase do not count for it."
     return Scene(f"Phases of {told}", (panel,), (), note, "middle half of the records")
 
 
