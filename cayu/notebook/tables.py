@@ -72,38 +72,32 @@ class Frames(ABC):
 
     def errors_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
         """Return what was caught in callbacks and background work, and count it as read."""
-        asked = Ask("errors_df", where or {}, **ask)
-        asked.wanted()
+        asked = _asked("errors_df", where, **ask)
         shown = self.problems.read()
         names = [column.name for column in columns_of("errors_df")]
         return frames.finished(asked, {name: [getattr(problem, name) for problem in shown] for name in names})
 
-    def _frame(
-        self,
-        name: str,
-        gather: Gather,
-        where: Conditions,
-        columns: Sequence[str] | None = None,
-        limit: int | None = None,
-        progress: Progress | None = None,
-    ) -> pd.DataFrame:
-        ask = Ask(name, where or {}, columns, limit, progress)
-        ask.wanted()
+    def _frame(self, name: str, gather: Gather, where: Conditions, **more: Any) -> pd.DataFrame:
+        ask = _asked(name, where, **more)
         return frames.finished(ask, self._gathered(gather, ask))
 
-    def _timing_frame(
-        self,
-        name: str,
-        tabulate: Tabulate,
-        where: Conditions,
-        columns: Sequence[str] | None = None,
-        limit: int | None = None,
-        progress: Progress | None = None,
-    ) -> pd.DataFrame:
-        ask = Ask(name, where or {}, columns, limit, progress)
-        ask.wanted()
+    def _timing_frame(self, name: str, tabulate: Tabulate, where: Conditions, **more: Any) -> pd.DataFrame:
+        ask = _asked(name, where, **more)
         read = self._timings_read(ask.session_id)
         frame = frames.finished(ask, tabulate(read.records, ask))
         if read.skipped:
             frame.attrs["cayu"]["skipped_lines"] = read.skipped
         return frame
+
+
+def _asked(
+    name: str,
+    where: Conditions,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+    progress: Progress | None = None,
+) -> Ask:
+    """Return what is wanted of a frame. Raises `InvalidInput` for what it does not have."""
+    ask = Ask(name, where or {}, columns, limit, progress)
+    ask.wanted()
+    return ask

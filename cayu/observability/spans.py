@@ -63,7 +63,7 @@ PHASE_MEASURES = (
 )
 """What a phase's span event carries, each as `cayu.phase.<name>`."""
 
-NANOSECONDS = 1000
+NANOSECONDS_IN_MICROSECOND = 1000
 """In a microsecond."""
 _CODE = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,63}")
 
@@ -72,7 +72,7 @@ Attributes = dict[str, "AttributeValue"]
 
 def nanoseconds(moment: datetime) -> int:
     """Return an aware moment as nanoseconds since 1970."""
-    return as_microseconds(moment) * NANOSECONDS
+    return as_microseconds(moment) * NANOSECONDS_IN_MICROSECOND
 
 
 def code_of(value: object) -> str:

@@ -680,6 +680,21 @@ def test_a_worker_that_is_thrown_away_leaves_its_record_to_the_next_loop_once(wh
 
 
 @pytest.mark.requirement("A144")
+def test_a_loop_that_only_pauses_holds_up_no_flush_in_another() -> None:
+    sink = Sink(lambda record: asyncio.sleep(0.02))
+    app, paused = round_app(sink), asyncio.new_event_loop()
+    paused.run_until_complete(play(app.run(new_run())))
+    try:
+        asyncio.run(asyncio.wait_for(app.flush_runtime_timing(), 2))
+    finally:
+        paused.run_until_complete(asyncio.sleep(0.1))
+        paused.close()
+    steps_taken = [(record.kind, record.model_step_id) for record in sink.taken]
+    assert len(steps_taken) == len(set(steps_taken)) == 3
+    assert app.runtime_timing_status().dropped_records == 0
+
+
+@pytest.mark.requirement("A144")
 def test_two_threads_with_a_loop_each_deliver_every_record_once(tmp_path: Path) -> None:
     sink = Sink(lambda record: asyncio.sleep(0.001))
     app = round_app(sink, store=SQLiteSessionStore(tmp_path / "s.db"))
