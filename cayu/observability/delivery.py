@@ -64,11 +64,11 @@ class SinkQueue:
     def work(self) -> asyncio.Task[None] | None:
         """Have the queue worked off by a task of the running loop; return it. Without a loop the records wait for one.
 
-        A worker of another loop is left to it, and replaced once that loop is closed.
+        A worker of another loop is left to it while that loop runs, and replaced when it does not.
         """
         with self._starting:
             worker = self._worker
-            if worker is not None and not worker.done() and not worker.get_loop().is_closed():
+            if worker is not None and not worker.done() and worker.get_loop().is_running():
                 return worker
             if len(self) == 0:
                 return None
@@ -76,6 +76,8 @@ class SinkQueue:
                 loop = asyncio.get_running_loop()
             except RuntimeError:
                 return None
+            if worker is not None and not worker.done() and not worker.get_loop().is_closed():
+                worker.get_loop().call_soon_threadsafe(worker.cancel)  # should that loop go on after all
             self._put_back(self._turn)
             self._turn += 1
             self._worker = loop.create_task(self._work(self._turn), name=f"cayu timing to {type(self.sink).__name__}")
@@ -106,7 +108,7 @@ class SinkQueue:
 
     async def _work(self, turn: int) -> None:
         metered(None)  # what a sink writes is not the work of the session that happened to start this task
-        while self._waiting:
+        while self._waiting and turn == self._turn:
             self._current = self._waiting.popleft()
             try:
                 await self._deliver(self._current)
@@ -117,11 +119,11 @@ class SinkQueue:
                     self._put_back(turn)
                     raise
             except (KeyboardInterrupt, SystemExit):
-                self._handle()
+                self._handle(turn)
                 raise
             except BaseException as error:  # noqa: BLE001 - a sink that fails, in whatever way, fails alone
                 self._tell(error)
-            self._handle()
+            self._handle(turn)
 
     def _put_back(self, turn: int) -> None:
         """Leave what a worker did not come to deliver to the next one; one that was replaced has nothing to leave."""
@@ -137,8 +139,10 @@ class SinkQueue:
         if self.failed == 1:
             logger.warning("sink %s failed on a timing record: %s", type(self.sink).__name__, type(error).__name__)
 
-    def _handle(self) -> None:
-        """Count a record that is done with, and tell those who flush."""
+    def _handle(self, turn: int) -> None:
+        """Count a record that is done with, and tell those who flush; that of a worker replaced is its successor's."""
+        if turn != self._turn:
+            return
         self._current = None
         self._handled += 1
         watching, self._watching = self._watching, []
@@ -159,10 +163,16 @@ class SinkQueue:
                 raise
             self.dropped += not self._stopped
 
-    def let_go(self) -> asyncio.Task[None]:
-        """Tell the sink, once, that no more comes; return the task that does so within the timeout."""
-        if self._letting is None:
-            self._letting = asyncio.get_running_loop().create_task(self._let_go())
+    def let_go(self) -> asyncio.Task[None] | None:
+        """Tell the sink that no more comes; return the task that does so within the timeout, None when it is done.
+
+        Once is enough, unless the loop has ended over it.
+        """
+        loop, begun = asyncio.get_running_loop(), self._letting
+        if begun is not None and begun.done() and not begun.cancelled():
+            return None
+        if begun is None or begun.cancelled() or begun.get_loop() is not loop:
+            self._letting = loop.create_task(self._let_go())
         return self._letting
 
     async def _let_go(self) -> None:
@@ -175,7 +185,9 @@ class SinkQueue:
             if is_cancelling():
                 raise
             self._tell(error)
-        except Exception as error:  # noqa: BLE001 - closing goes on whatever one sink does
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - closing goes on whatever one sink does
             self._tell(error)
 
 
@@ -257,15 +269,16 @@ class TimingDelivery:
         try:
             await asyncio.wait(flushing, timeout=seconds)
         finally:
-            for task in flushing:
-                task.cancel()
+            for flush in flushing:
+                flush.cancel()
         workers = [queue.worker for queue in queues if queue.worker is not None]
         for queue in queues:
             queue.drop()
-        letting = [queue.let_go() for queue in queues]
+        letting = [task for queue in queues if (task := queue.let_go()) is not None]
         if workers:
             await asyncio.wait(workers, timeout=seconds)
-        _, late = await asyncio.wait(letting, timeout=2 * seconds)
-        for task in late:
-            task.cancel()
+        if letting:
+            _, late = await asyncio.wait(letting, timeout=2 * seconds)
+            for task in late:
+                task.cancel()
         self._left += queues

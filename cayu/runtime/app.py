@@ -260,8 +260,8 @@ class CayuApp:
     async def aclose(self) -> None:
         """Interrupt what still runs in this application, then close timing and the stores; safe to call twice."""
         self.services.closed = True
-        await asyncio.gather(*(drive.shut() for drive in list(self.services.begun)))
         try:
+            await asyncio.gather(*(drive.shut() for drive in list(self.services.begun)))
             await self.close_runtime_timing()
         finally:
             await finish(self._close_stores())

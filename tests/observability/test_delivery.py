@@ -862,6 +862,31 @@ async def test_a_close_that_is_cancelled_is_finished_by_the_next(where: str) -> 
     assert workers() == set()
 
 
+@pytest.mark.requirement("A142", "A144")
+def test_a_close_that_ended_with_its_loop_is_finished_in_the_next() -> None:
+    told: list[str] = []
+
+    async def let_go() -> None:
+        told.append("begun")
+        if len(told) == 1:
+            await asyncio.Event().wait()
+        told.append("done")
+
+    async def first() -> TimingDelivery:
+        delivery = deliver(1, HoldingBack(let_go), config=RuntimeTimingConfig(sink_timeout_seconds=30))
+        closing = asyncio.create_task(delivery.close())
+        while not told:
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.wait([closing])
+        return delivery
+
+    delivery = asyncio.run(first())
+    asyncio.run(asyncio.wait_for(delivery.close(), 5))
+    assert told == ["begun", "begun", "done"], "the first try was cut off, so there is another"
+    assert (delivery.queued, delivery.failed) == (0, 0)
+
+
 @pytest.mark.requirement("A140")
 @pytest.mark.parametrize("error", [ValueError("CANARY"), asyncio.CancelledError("CANARY"), Odd("CANARY")])
 async def test_sinks_that_fail_are_logged_once_each_and_counted_always(
