@@ -42,7 +42,10 @@ COST_COLUMNS = {
 ATTEMPTS = "Attempt at a round, the newest at the right"
 FLAGS_NOTE = "* incomplete, ° recovered."
 _HALF = 0.4
-_MOST_LABELS = 24
+_MOST_LABELLED = 12
+"""Bars that are wide enough for numbers on them."""
+_LABEL_LETTERS = 100
+"""Letters that fit below the axis, two between one label and the next."""
 _EPSILON_MS = 1e-6
 
 
@@ -249,14 +252,15 @@ def _piled(
 
 def _label(value: float, bars: int) -> str:
     """Return the number that stands on a piece of a bar, in the unit of its axis; bars of many are too narrow."""
-    if bars > _MOST_LABELS / 2:
+    if bars > _MOST_LABELLED:
         return ""
     return grouped(value) if value >= 10 else f"{value:.2g}"
 
 
 def _attempts(groups: Sequence[Group]) -> Axis:
     """Return the axis of the attempts; a few bars are not drawn as wide as the page."""
-    every = max(1, -(-len(groups) // _MOST_LABELS))
+    longest = max((len(group.label) for group in groups), default=1)
+    every = max(1, -(-len(groups) * (longest + 2) // _LABEL_LETTERS))
     ticks = tuple((float(place), group.label) for place, group in enumerate(groups) if place % every == 0)
     return Axis(-0.7, max(len(groups), 6) - 0.3, ticks, ATTEMPTS, fixed=True)
 
