@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from cayu.agents import AgentSpec
 from cayu.budgets.ledger import BudgetLedger, DocumentBudgetLedger
@@ -288,7 +288,7 @@ class CayuApp:
                 yield event
 
 
-def _check_sinks(timing: object, timing_sinks: object, event_sinks: object) -> None:
+def _check_sinks(timing: Any, timing_sinks: Any, event_sinks: Any) -> None:
     """Refuse what would only fail once a session runs."""
     if not isinstance(timing, RuntimeTimingConfig | None):
         wanted = "a RuntimeTimingConfig, such as RuntimeTimingConfig(enabled=False)"
@@ -296,6 +296,6 @@ def _check_sinks(timing: object, timing_sinks: object, event_sinks: object) -> N
     for name, sinks in (("timing_sinks", timing_sinks), ("event_sinks", event_sinks)):
         if not isinstance(sinks, Sequence):
             raise InvalidInput(f"{name} is a list of sinks, not a {type(sinks).__name__}.")
-    for sink in event_sinks if isinstance(event_sinks, Sequence) else ():
+    for sink in event_sinks:
         if isinstance(sink, type) or not callable(getattr(sink, "emit", None)):
             raise InvalidInput(f"An event sink is an object with an async emit(event); {sink!r} is none.")

@@ -67,7 +67,7 @@ class Repair:
         for call in opened.unknown:
             if call.id not in decided:
                 begun = now()
-                self._settled += await settler.by_reconcilers(opened.id, [call])
+                self._settled += await settler.by_reconciler(opened.id, call)
                 self._asked.append((call.id, begun, now()))
         self.writes = self.writes or bool(self._settled)
 

@@ -174,7 +174,7 @@ class RoundRunner:
         for call in opened.calls:
             if call.id in names:
                 with self._timing.within(EFFECT_STATE, call.id):
-                    settled += await self.settler.by_reconcilers(opened.id, [call])
+                    settled += await self.settler.by_reconciler(opened.id, call)
         return settled
 
     def refuse(self, call_ids: Iterable[str], code: str) -> None:

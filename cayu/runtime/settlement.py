@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cayu.canonical import dumps, fingerprint, loads, same
@@ -56,14 +56,12 @@ class Settler:
         self._assembly = assembly
         self._config = config
 
-    async def by_reconcilers(self, round_id: str, calls: Iterable[CallView]) -> list[Draft]:
-        """Ask the registered reconcilers; return what settles the calls of which they know the outcome."""
-        drafts = []
-        for call in calls:
-            found = await self._ask(round_id, call, None)
-            if found.outcome is not EffectOutcome.UNKNOWN:
-                drafts.append(self._settled(call, found, "reconciler", f"the reconciler of {call.name}"))
-        return drafts
+    async def by_reconciler(self, round_id: str, call: CallView) -> list[Draft]:
+        """Ask the registered reconciler; return what settles the call, nothing where its outcome is not known."""
+        found = await self._ask(round_id, call, None)
+        if found.outcome is EffectOutcome.UNKNOWN:
+            return []
+        return [self._settled(call, found, "reconciler", f"the reconciler of {call.name}")]
 
     async def by_decisions(
         self,

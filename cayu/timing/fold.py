@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -56,22 +57,17 @@ class PhaseTime:
         self.last_ns = ended if self.last_ns is None else max(self.last_ns, ended)
 
 
-class Phases(dict[str, PhaseTime]):
-    """Phases by name; one that is asked for exists."""
-
-    def __missing__(self, name: str) -> PhaseTime:
-        made = self[name] = PhaseTime()
-        return made
+Phases = defaultdict[str, PhaseTime]
+"""By name; a phase that is asked for is there."""
 
 
 class Fold:
     """Plays the marks of one attempt."""
 
     def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
         self.ended_ns = attempt.begun_ns
-        self.whole = Phases()
-        self.calls: dict[str, Phases] = {call_id: Phases() for call_id, _ in attempt.calls}
+        self.whole: Phases = defaultdict(PhaseTime)
+        self.calls: dict[str, Phases] = {call_id: defaultdict(PhaseTime) for call_id, _ in attempt.calls}
         self.moments: dict[tuple[str, str], int] = {}
         """When a call was staged, and when it entered a phase first."""
         self._stacks: dict[int, list[tuple[str, str | None]]] = {}
@@ -129,8 +125,7 @@ class Fold:
                 self._count(*stack[-1], self._since[line], now)
                 for phase, call_id in stack:
                     self._count(phase, call_id, now, now)
-        if not self._busy:
-            self._count_remainder(now)
+        self._count_remainder(now)
         self.ended_ns = now
 
     def _count(self, phase: str, call_id: str | None, begun: int, ended: int) -> None:
@@ -139,6 +134,7 @@ class Fold:
             time.total_ns += ended - begun
 
     def _count_remainder(self, now: int) -> None:
+        """Count the time up to now in which no line was in a phase, if that is so."""
         if not self._busy and self._remainder is not None and now > self._idle_since:
             self._count(self._remainder, None, self._idle_since, now)
 

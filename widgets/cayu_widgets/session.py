@@ -11,39 +11,36 @@ import asyncio
 
 import ipywidgets as widgets
 
-from cayu.errors import LabClosed, SessionNotFound, StoreClosed
+from cayu.errors import SessionNotFound, StoreClosed
 from cayu.notebook import SessionHandle
 from cayu.notebook.headless import is_headless
 from cayu.notebook.html import action_html, session_html
 from cayu.sessions.states import SessionStatus
 from cayu.sessions.streams import HeadQuery, StreamHead, is_owned
-from cayu_widgets.live import Live, button, head_row
-from cayu_widgets.markup import aside, panel, rounds_html, time_now
+from cayu_widgets.live import button, head_row
+from cayu_widgets.markup import rounds_html, time_now
 from cayu_widgets.prompt import ApprovalPrompt
 from cayu_widgets.queue import PromptList
+from cayu_widgets.reading import Reading
 
 LOOK_SECONDS = 0.5
 """How often a session at work is looked at."""
-LAB_CLOSED = "The lab was closed or restarted; this is what was read last."
 AT_WORK = (SessionStatus.PENDING, SessionStatus.RUNNING, SessionStatus.INTERRUPTING)
 
 
-class SessionView(Live):
+class SessionView(Reading):
     """A session with its prompts; `SessionView(handle)` shows the newest state, not the handle's.
 
     With `CAYU_HEADLESS=1` what waits is shown without buttons and decided by no script: looking decides nothing.
     """
 
     def __init__(self, handle: SessionHandle) -> None:
-        """Show a session; it is followed until it ends or pauses."""
-        super().__init__(handle.lab, handle.id)
-        self.handle = handle
-        """The session as it was read last."""
-        self.state = "loading"
-        """`loading`, `live`, `paused`, `finished`, `stale` or `error`."""
+        """Show a session; it is followed until it ends or pauses.
+
+        Its state is `loading`, `live`, `paused`, `finished`, `stale` or `error`.
+        """
+        super().__init__(handle)
         self._following = self._asked_again = False
-        self._head = widgets.HTML()
-        self._note = widgets.HTML()
         self._refresh = button("Refresh", "Read this session again, and clear away what is decided", "refresh")
         self.on(self._refresh, lambda: self.begin(self._renew))
         self._card = widgets.HTML(session_html(handle.view))
@@ -51,7 +48,7 @@ class SessionView(Live):
         self._waits = widgets.HTML()
         self._rounds = widgets.HTML(rounds_html(handle.view))
         self.tell()
-        self._say("loading", "loading")
+        self.say("loading", "loading")
         self.children = (
             *(head_row(self._head, self._refresh), self._note, self._problem),
             *(self._card, self._waits, self._prompts, self._rounds),
@@ -66,16 +63,6 @@ class SessionView(Live):
     def static_html(self) -> str:
         """Return the session's card with its calls."""
         return session_html(self.handle.view) + rounds_html(self.handle.view)
-
-    def refused(self, error: LabClosed) -> None:
-        """Say that what is shown may be old."""
-        self._say("stale", "stale", LAB_CLOSED)
-        self.lab.problems.keep(type(self).__name__, error, self.session_id)
-
-    def fail(self, error: BaseException) -> None:
-        """Say that the session could not be read, and keep why."""
-        self._say("error", "error", f"What is below was read earlier; it is {time_now()} now.")
-        super().fail(error)
 
     def __repr__(self) -> str:
         """Say which session and where it stands."""
@@ -110,10 +97,10 @@ class SessionView(Live):
                     return
                 self._asked_again = False
         except asyncio.CancelledError:
-            self._say("stale", "stale", LAB_CLOSED)
+            self.say_old()
             raise
         except StoreClosed:
-            self._say("stale", "stale", LAB_CLOSED)
+            self.say_old()
         finally:
             self._following = False
 
@@ -138,20 +125,14 @@ class SessionView(Live):
         state = head.state
         if state.pending:
             count = f"paused, {state.pending} pending"
-            self._say("paused", count, "It goes on when everything below is decided.")
+            self.say("paused", count, "It goes on when everything below is decided.")
         elif state.status not in AT_WORK:
-            self._say("finished", f"finished, {state.status}")
+            self.say("finished", f"finished, {state.status}")
         elif is_owned(state, now):
-            self._say("live", "live", f"At work, as of {time_now()}.")
+            self.say("live", "live", f"At work, as of {time_now()}.")
             return True
         else:
-            self._say(
+            self.say(
                 "stale", "stale", f"Nothing works on it any more: lab.recover({self.handle.id!r}) goes on with it."
             )
         return False
-
-    def _say(self, state: str, words: str, note: str = "") -> None:
-        self.state = state
-        kind = "live-now" if state == "live" else state
-        self._head.value = panel("Session", words, [], kind=kind)
-        self._note.value = aside(note) if note else ""

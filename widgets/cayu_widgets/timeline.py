@@ -10,37 +10,31 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from cayu.errors import InvalidInput, LabClosed, StoreClosed
+from cayu.errors import LabClosed, StoreClosed
 from cayu.notebook import SessionHandle
 from cayu.notebook.figures import timeline
 from cayu.notebook.html import moment_text
 from cayu.timing import ToolRoundTiming
-from cayu_widgets.live import Live, button, head_row, row
+from cayu_widgets.live import button, head_row, row
 from cayu_widgets.markup import aside, duration_text, panel, time_now
+from cayu_widgets.reading import Reading
 
 TITLE = "Where the time of a round went"
-LAB_CLOSED = "The lab was closed or restarted; this is what was read last."
 LOADING = "The timing records were still being read when this page was made; run the cell again."
 NOTHING = "No round of this session has been timed yet. Refresh looks again."
 
 
-class PhaseTimeline(Live):
+class PhaseTimeline(Reading):
     """The timeline of one round; `PhaseTimeline(handle)` shows the newest, and any other that is chosen."""
 
+    title = TITLE
+
     def __init__(self, handle: SessionHandle) -> None:
-        """Show the rounds of a session. Raises `InvalidInput` for anything but a session's handle."""
-        if not isinstance(handle, SessionHandle):
-            raise InvalidInput(f"PhaseTimeline shows a session: pass lab.session(id), not a {type(handle).__name__}.")
-        super().__init__(handle.lab, handle.id)
-        self.handle = handle
-        """The session whose rounds are shown."""
-        self.state = "loading"
-        """`loading`, `empty`, `shown`, `stale` or `error`."""
+        """Show the rounds of a session; the state is `loading`, `empty`, `shown`, `stale` or `error`."""
+        super().__init__(handle)
         self.rounds: tuple[ToolRoundTiming, ...] = ()
         """The attempts at rounds as they were read last, the oldest first."""
         self._filling = False
-        self._head = widgets.HTML()
-        self._note = widgets.HTML()
         self._refresh = button("Refresh", "Read this session's timing records again", "refresh")
         self.on(self._refresh, lambda: self.begin(self._read))
         self._picker = widgets.Dropdown(description="Round", tooltip="Which attempt at a round is shown")
@@ -48,7 +42,7 @@ class PhaseTimeline(Live):
         self._picker.observe(self._picked, names="value")
         self._picture = widgets.HTML()
         self.tell()
-        self._say("loading", "loading")
+        self.say("loading", "loading")
         self.children = (
             *(head_row(self._head, self._refresh), self._note, self._problem),
             *(row(self._picker), self._picture),
@@ -75,16 +69,6 @@ class PhaseTimeline(Live):
             [self._picture.value or aside(LOADING if self.state == "loading" else NOTHING)],
         )
 
-    def refused(self, error: LabClosed) -> None:
-        """Say that what is shown may be old."""
-        self._say("stale", "stale", LAB_CLOSED)
-        self.lab.problems.keep(type(self).__name__, error, self.session_id)
-
-    def fail(self, error: BaseException) -> None:
-        """Say that the records could not be read, and keep why."""
-        self._say("error", "error", f"What is below was read earlier; it is {time_now()} now.")
-        super().fail(error)
-
     def __repr__(self) -> str:
         """Say which session and what is shown."""
         return f"<PhaseTimeline {self.session_id}: {self.state}>"
@@ -93,7 +77,7 @@ class PhaseTimeline(Live):
         try:
             records = await self.lab.atimings(self.handle.id)
         except (LabClosed, StoreClosed):
-            self._say("stale", "stale", LAB_CLOSED)
+            self.say_old()
             return
         self._fill(tuple(each for each in records if isinstance(each, ToolRoundTiming)))
 
@@ -121,15 +105,10 @@ class PhaseTimeline(Live):
         shown = self.round
         if shown is None:
             self._picture.value = ""
-            self._say("empty", "nothing timed", NOTHING)
+            self.say("empty", "nothing timed", NOTHING)
             return
         self._picture.value = timeline(shown).svg
-        self._say("shown", _facts(shown), f"As of {time_now()}.")
-
-    def _say(self, state: str, words: str, note: str = "") -> None:
-        self.state = state
-        self._head.value = panel(TITLE, words, [], kind=state)
-        self._note.value = aside(note) if note else ""
+        self.say("shown", _facts(shown), f"As of {time_now()}.")
 
 
 def _facts(shown: ToolRoundTiming) -> str:

@@ -65,7 +65,7 @@ class MeteredConnection(sqlite3.Connection):
         return cursor
 
     def one(self, sql: str, parameters: Bound) -> Any:
-        """Run one reading statement and return its first row, None without one."""
+        """Run one reading statement inside a transaction and return its first row, None without one."""
         cost = self.cost
         if cost is None:
             return _execute(self, sql, parameters).fetchone()
