@@ -12,6 +12,7 @@ from cayu.canonical import normalise
 from cayu.messages import Frozen
 
 MAX_RESULTS = 1000
+MAX_QUERY_CHARS = 20_000
 DEFAULT_RESULT_BYTES = 65536
 
 
@@ -76,7 +77,7 @@ class KnowledgeAccessScope(Frozen):
 class KnowledgeQuery(Frozen):
     """What to look for. Its fields narrow a search; none of them widens what the scope allows."""
 
-    text: str = Field(max_length=20_000)
+    text: str = Field(max_length=MAX_QUERY_CHARS)
     namespace: str | None = "default"
     """None searches every namespace of the scope."""
     labels: dict[str, str] = {}

@@ -71,6 +71,8 @@ class ModelProvider(ABC):
 
     name: str = "provider"
     """Under which the provider is registered."""
+    hermetic: bool = False
+    """True for a provider that works in this process alone, so that it may be asked again at no cost."""
 
     @property
     def execution_profile_identity(self) -> ExecutionProfileBehaviorIdentity | None:

@@ -26,6 +26,8 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 class ExtractiveModelProvider(ModelProvider):
     """Calls the lookup tool once per question, if there is one, then answers with the best-matching sentences."""
 
+    hermetic = True
+
     def __init__(self, *, name: str = "extractive", sentences: int = 2) -> None:
         """`sentences` is how many an answer quotes at most."""
         self.name = name

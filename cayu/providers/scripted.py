@@ -20,6 +20,8 @@ class ScriptedModelProvider(ModelProvider):
     `completed` gets one. Beyond the last batch the provider fails, or repeats it with `repeat_last=True`.
     """
 
+    hermetic = True
+
     def __init__(self, batches: Sequence[Batch], *, name: str = "scripted", repeat_last: bool = False) -> None:
         self.name = name
         self.requests: list[ModelRequest] = []

@@ -25,7 +25,7 @@ from cayu.runtime.ownership import is_gone
 from cayu.runtime.registry import Assembly
 from cayu.sessions.fold import fold
 from cayu.sessions.projection import Draft
-from cayu.sessions.recovery import UNFINISHED
+from cayu.sessions.recovery import UNFINISHED, is_lost_step
 from cayu.sessions.streams import StreamState, is_owned, readable_owner
 from cayu.sessions.view import Rejected, SessionView
 
@@ -72,24 +72,24 @@ def repeated(enter: Enter) -> Enter:
     return entered
 
 
-def refuse_running(standing: Standing) -> None:
+def refuse_running(standing: Standing, assembly: Assembly) -> None:
     """Raise when the session is at work, or was cut off at work."""
     view = standing.view
     if view.status not in UNFINISHED:
         return
     if standing.owned:
         raise SessionRunning(session_id=view.row.id, owner=readable_owner(standing.state.owner))
-    refuse_lost_step(standing)
+    refuse_lost_step(standing, assembly)
     reason = "a tool round is open" if view.open_round else "a model step may be in flight"
     step = "recover_incomplete_session, or lab.recover in a notebook, goes on with it; to look first, "
     raise SessionNeedsRecovery(session_id=view.row.id, reason=reason, next_step=step + planning(view.row.id))
 
 
-def refuse_lost_step(standing: Standing) -> None:
-    """Raise when the provider was asked under a reservation, and what came of it has to be decided."""
+def refuse_lost_step(standing: Standing, assembly: Assembly) -> None:
+    """Raise when the provider was asked, and what came of it has to be decided."""
     view = standing.view
-    if view.model_in_flight and view.open_round is None:
-        reason = "the provider may have done a model step that was paid for in advance"
+    if is_lost_step(view, assembly.registrations):
+        reason = "the provider may have done a model step whose start is on record"
         raise SessionNeedsRecovery(session_id=view.row.id, reason=reason, next_step=planning(view.row.id))
 
 

@@ -19,6 +19,7 @@ from cayu.events import Event
 from cayu.knowledge.store import KnowledgeStore
 from cayu.observability.sinks import EventSink, TimingSink
 from cayu.providers.base import ModelProvider
+from cayu.recall.policy import AutomaticRecallPolicy
 from cayu.runtime.admission import Enter
 from cayu.runtime.cascade import interrupt_tree
 from cayu.runtime.children import ChildRunner
@@ -29,10 +30,11 @@ from cayu.runtime.entries import enter_recovery, enter_resume, enter_run
 from cayu.runtime.lineage import head_of
 from cayu.runtime.plans import make_plan
 from cayu.runtime.profiles import ExecutionProfilePolicy
-from cayu.runtime.registry import Registry
+from cayu.runtime.registry import Assembly, Registry
 from cayu.runtime.restart import execute_plan
 from cayu.runtime.startup import Startup
 from cayu.runtime.timing import RuntimeTiming
+from cayu.sessions.context import ContextPolicy
 from cayu.sessions.plans import (
     RecoveryExecution,
     RecoveryExecutionRequest,
@@ -126,13 +128,29 @@ class CayuApp:
         spec: AgentSpec,
         tools: Sequence[Tool] = (),
         tool_policy: ToolPolicy | None = None,
+        context_policy: ContextPolicy | None = None,
+        recall: AutomaticRecallPolicy | None = None,
         tool_effect_reconcilers: Mapping[str, ToolEffectReconciler] | None = None,
     ) -> None:
         """Register an agent with its tools and the policy that decides about their calls (None allows all).
 
-        `tool_effect_reconcilers`, by tool name, find out what calls have done that were cut off.
+        `context_policy` says what a conversation is cut down to when a resume asks for it; `recall` looks up, for each
+        message of the user, what the environment's knowledge holds. `tool_effect_reconcilers`, by tool name, find out
+        what calls have done that were cut off.
         """
-        self._registry.add_agent(spec, tools, tool_policy, tool_effect_reconcilers or {})
+        self._registry.add_agent(spec, tools, tool_policy, tool_effect_reconcilers or {}, context_policy, recall)
+
+    @property
+    def budget_ledger(self) -> BudgetLedger:
+        """Where budgets stand."""
+        return self.services.ledger
+
+    def assembly(self, agent_name: str, environment_name: str | None = None) -> Assembly:
+        """Return what a new session of an agent would run under, with its execution profile.
+
+        Without a name the default environment is meant. Raises `NotRegistered` and `MissingBinding`.
+        """
+        return self._registry.assemble(agent_name, environment_name, choose_default=True)
 
     @property
     def agent_names(self) -> tuple[str, ...]:

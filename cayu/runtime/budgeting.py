@@ -43,19 +43,24 @@ class StepBudget:
         self.spent: dict[str, Amount] = {}
         """What the step has used, by reservation id; empty before the provider has answered."""
 
-    async def reserve(self, provider: ModelProvider, request: ModelRequest, start: Draft) -> bool:
-        """Set aside what the step may take, and make that and the step's `start` durable.
+    async def reserve(
+        self, provider: ModelProvider, request: ModelRequest, memory: Sequence[Draft], start: Sequence[Draft]
+    ) -> bool:
+        """Set aside what the step may take, and make durable what has to be so before the provider is asked.
 
-        Asks for every limit or none. When one refuses, the run ends as having reached a limit, and False is returned.
+        That is the reservation and what the request holds of `memory`, and with either of them the step's `start`. Asks
+        for every limit or none. When one refuses, the run ends as having reached a limit, and False is returned.
         """
         if not self._held:
+            if memory:
+                await self._log.commit([*memory, *start])
             return True
         with self._log.timing.within(COUNTING, None):
             tokens = await _counted(provider, request)
         self._log.check_lease()
         try:
             drafts = [await self._set_aside(name, tokens) for name in self._held]
-            await self._log.commit([*drafts, start])
+            await self._log.commit([*drafts, *memory, *start])
         except BudgetExceeded as refused:
             kept = await self._give_back()
             await self._log.commit([*kept, *self._refusal(refused)], release=True)

@@ -28,9 +28,10 @@ from cayu.runtime.lineage import cascade_drafts
 from cayu.runtime.log import SessionLog
 from cayu.runtime.outbox import Outbox
 from cayu.runtime.planning import plan_round, refused, round_id_of
+from cayu.runtime.recalling import remember
 from cayu.runtime.registry import Assembly, Registry
 from cayu.runtime.rounds import RoundRunner, limit_drafts
-from cayu.runtime.steps import ask_model, failure, model_request, step_started
+from cayu.runtime.steps import ask_model, failure, model_request, started
 from cayu.runtime.timing import RuntimeTiming
 from cayu.sessions.accounting import step_limit
 from cayu.sessions.projection import Draft
@@ -38,7 +39,7 @@ from cayu.sessions.records import session_record
 from cayu.sessions.streams import SessionStore, StreamHead, StreamRow
 from cayu.sessions.view import CallView, SessionView
 from cayu.shielding import finish, is_cancelling
-from cayu.timing.phases import CONSUMER, CONTEXT_POLICY, ROUND_COMMIT
+from cayu.timing.phases import CONSUMER, CONTEXT_POLICY, RECALL, ROUND_COMMIT
 from cayu.timing.records import RuntimeTimingConfig
 from cayu.timing.session import SessionTiming
 from cayu.tools.spec import ChildSessions
@@ -235,11 +236,19 @@ class Drive:
             self.timing.end()
             await self.log.commit(limit_drafts(reached), release=True)
             return False
+        with self.timing.within(RECALL, None):
+            memory = await remember(self.log, self.assembly)
+        if memory.failed is not None:
+            self.timing.end()
+            ended = Draft(E.SESSION_FAILED, {"code": "recall_failed", "detail": memory.failed})
+            await self.log.commit([*memory.drafts, ended], release=True)
+            return False
         with self.timing.within(CONTEXT_POLICY, None):
-            request = model_request(self.log, self.assembly)
+            request = model_request(self.log, self.assembly, memory.recalls)
+        start = started(self.log, self.assembly)
         self._budget = budget = StepBudget(self.services.ledger, self.log)
         try:
-            if not await budget.reserve(self.assembly.provider, request, step_started(self.log, self.assembly)):
+            if not await budget.reserve(self.assembly.provider, request, memory.drafts, start):
                 return False
             self.timing.asked()
             message, drafts = await ask_model(self.log, self.assembly, request)

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 
 from cayu.crashpoints import reach
-from cayu.errors import SessionAwaitingHuman, SessionNotRunning, SessionRunning
+from cayu.errors import InvalidInput, SessionAwaitingHuman, SessionNotRunning, SessionRunning
 from cayu.events import EventType as E
 from cayu.runtime.admission import (
     Enter,
@@ -23,6 +23,8 @@ from cayu.runtime.lineage import cascade_drafts, head_of
 from cayu.runtime.ownership import RECOVERING
 from cayu.runtime.planning import refused
 from cayu.runtime.profiles import ExecutionProfilePolicy, admit_profile, refuse_unclean
+from cayu.runtime.recalling import check_recall
+from cayu.runtime.registry import Assembly
 from cayu.runtime.rounds import is_closed, lost
 from cayu.sessions.fold import ahead
 from cayu.sessions.limits import ACCOUNTING
@@ -40,6 +42,7 @@ def enter_run(request: RunRequest) -> Enter:
 
     async def enter(drive: Drive) -> bool:
         assembly = drive.services.registry.assemble(request.agent_name, request.environment_name, choose_default=True)
+        check_recall(assembly)
         environment = assembly.environment
         session_id = request.session_id or f"session-{secrets.token_hex(8)}"
         row = StreamRow(
@@ -74,7 +77,7 @@ def enter_resume(request: ResumeRequest, policy: ExecutionProfilePolicy | None) 
         assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
         check_budgets(request.budget_limits, view.row.causal_budget_id)
         refuse_unclean(standing, assembly, request.profile_adoption)
-        refuse_running(standing)
+        refuse_running(standing, assembly)
         refuse_unknown(standing)
         expired = [call for call in view.awaiting if is_expired(call, standing.now)]
         waiting = [call.action_id for call in view.awaiting if call not in expired]
@@ -86,7 +89,8 @@ def enter_resume(request: ResumeRequest, policy: ExecutionProfilePolicy | None) 
         adopted = await admit_profile(drive, standing, assembly, request.profile_adoption, policy)
         drive.attach(view, assembly, evicting=standing.evicting, epoch=standing.state.epoch)
         left = await release_open(drive.services.ledger, drive.log) if view.reservations else []
-        lead = [*adopted, *map(expiry, expired), Draft(E.SESSION_RESUMED, _run_of(request)), *left]
+        resumed = _run_of(request) | _compacted(request, view, assembly)
+        lead = [*adopted, *map(expiry, expired), Draft(E.SESSION_RESUMED, resumed), *left]
         if view.open_round is not None:
             return await continue_round(drive, lead)
         await drive.log.commit(lead)
@@ -106,8 +110,8 @@ def enter_recovery(session_id: str) -> Enter:
             raise SessionNotRunning(session_id=session_id, status=view.status)
         if standing.owned:
             raise SessionRunning(session_id=session_id, owner=readable_owner(standing.state.owner))
-        refuse_lost_step(standing)
         assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
+        refuse_lost_step(standing, assembly)
         await check_profile(drive, standing, assembly, "recovery")
         drive.attach(view, assembly, evicting=standing.evicting, epoch=standing.state.epoch, role=RECOVERING)
         return await recover(drive)
@@ -255,6 +259,18 @@ async def _budget_of(drive: Drive, request: RunRequest) -> str | None:
     return request.causal_budget_id or parent.row.causal_budget_id
 
 
+def _compacted(request: ResumeRequest, view: SessionView, assembly: Assembly) -> dict[str, object]:
+    """Return the conversation that goes on in place of the one so far, when the request asks for one."""
+    if not request.compact_context:
+        return {}
+    if assembly.context_policy is None:
+        raise InvalidInput(f"Agent {assembly.agent.name!r} has no context policy; register one to compact by.")
+    if view.open_round is not None:
+        raise InvalidInput("A tool round is open; a conversation is compacted between rounds.")
+    kept = assembly.context_policy.compact(tuple(view.transcript))
+    return {"compacted": [message.model_dump(mode="json") for message in kept]}
+
+
 def _run_of(request: RunRequest | ResumeRequest) -> dict[str, object]:
     limits = request.limits.model_dump(mode="json", exclude_defaults=True)
     budgets = [limit.model_dump(mode="json", exclude_defaults=True) for limit in request.budget_limits]
@@ -266,4 +282,5 @@ def _run_of(request: RunRequest | ResumeRequest) -> dict[str, object]:
         **({"budget_limits": budgets} if budgets else {}),
         "messages": [message.model_dump(mode="json") for message in request.messages],
         "metadata": request.metadata,
+        **({"task_id": request.task_id} if isinstance(request, RunRequest) and request.task_id else {}),
     }

@@ -11,6 +11,8 @@ from cayu.environments import Environment
 from cayu.errors import InvalidInput, MissingBinding, NotRegistered
 from cayu.identity import RUNTIME_PROTOCOL, ComponentDigest, ExecutionProfile, IdentityMint
 from cayu.providers.base import ModelProvider, ModelRequest, ModelStreamEvent, ToolDescription
+from cayu.recall.policy import AutomaticRecallPolicy
+from cayu.sessions.context import ContextPolicy
 from cayu.sessions.recovery import Registrations
 from cayu.tools.policy import AllowAllToolPolicy, ToolPolicy
 from cayu.tools.reconcilers import ToolEffectReconciler
@@ -27,6 +29,8 @@ class Registered:
     validators: Mapping[str, InputValidator]
     policy: ToolPolicy
     reconcilers: Mapping[str, ToolEffectReconciler]
+    context_policy: ContextPolicy | None = None
+    recall: AutomaticRecallPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +47,18 @@ class Assembly:
     profile: ExecutionProfile
     reconcilers: Mapping[str, ToolEffectReconciler]
     """By tool name."""
+    context_policy: ContextPolicy | None = None
+    recall: AutomaticRecallPolicy | None = None
 
     @property
     def registrations(self) -> Registrations:
         """What recovery needs to know of this assembly."""
         own = (name for name, tool in self.tools.items() if isinstance(tool, SubagentTool))
-        return Registrations(tools=frozenset(self.tools), reconciled=frozenset((*self.reconcilers, *own)))
+        return Registrations(
+            tools=frozenset(self.tools),
+            reconciled=frozenset((*self.reconcilers, *own)),
+            asks_again=self.provider.hermetic,
+        )
 
 
 class _Silent(ModelProvider):
@@ -94,12 +104,18 @@ class Registry:
         tools: Sequence[Tool],
         policy: ToolPolicy | None,
         reconcilers: Mapping[str, ToolEffectReconciler],
+        context_policy: ContextPolicy | None = None,
+        recall: AutomaticRecallPolicy | None = None,
     ) -> None:
-        """Register an agent with its tools and its policy; without a policy every call is allowed."""
+        """Register an agent with its tools and policies; without a tool policy every call is allowed."""
         if not isinstance(spec, AgentSpec):
             raise InvalidInput(f"{type(spec).__name__} is not an AgentSpec.")
         if policy is not None and not isinstance(policy, ToolPolicy):
             raise InvalidInput(f"The tool policy is {policy!r:.80}, not an instance of a ToolPolicy.")
+        if not isinstance(context_policy, ContextPolicy | None):
+            raise InvalidInput(f"The context policy is {context_policy!r:.80}, not an instance of a ContextPolicy.")
+        if not isinstance(recall, AutomaticRecallPolicy | None):
+            raise InvalidInput(f"recall is {recall!r:.80}, not an AutomaticRecallPolicy.")
         _refuse_double("agent", spec.name, self._agents)
         listed = tuple(tools)
         check_tools(listed)
@@ -110,6 +126,8 @@ class Registry:
             validators={tool.spec.name: InputValidator(tool.spec) for tool in listed},
             policy=policy or AllowAllToolPolicy(),
             reconcilers=dict(reconcilers),
+            context_policy=context_policy,
+            recall=recall,
         )
 
     def nothing(self) -> Assembly:
@@ -157,6 +175,8 @@ class Registry:
             ),
             profile=self._profile(agent, provider, environment),
             reconcilers=agent.reconcilers,
+            context_policy=agent.context_policy,
+            recall=agent.recall,
         )
 
     def _profile(self, agent: Registered, provider: ModelProvider, environment: Environment | None) -> ExecutionProfile:
@@ -170,11 +190,22 @@ class Registry:
                 "tools": _tools_digest(mint, agent.tools.values()),
                 "tool_policy": mint.component("tool_policy", policy, agent.policy.execution_profile_identity),
                 "environment": _environment_digest(mint, environment),
-                "context_policy": mint.declared("context_policy", None),
-                "recall_policy": mint.declared("recall_policy", None),
+                "context_policy": _context_digest(mint, agent.context_policy),
+                "recall_policy": recall_digest(agent.recall),
                 "runtime_protocol": mint.declared("runtime_protocol", RUNTIME_PROTOCOL),
             }
         )
+
+
+def recall_digest(policy: AutomaticRecallPolicy | None) -> ComponentDigest:
+    """Return the identity of a recall policy, which says everything about itself."""
+    return IdentityMint().declared("recall_policy", policy.fingerprint() if policy is not None else None)
+
+
+def _context_digest(mint: IdentityMint, policy: ContextPolicy | None) -> ComponentDigest:
+    if policy is None:
+        return mint.declared("context_policy", None)
+    return mint.component("context_policy", type(policy).__qualname__, policy.execution_profile_identity)
 
 
 def _tools_digest(mint: IdentityMint, tools: Any) -> ComponentDigest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from itertools import count
@@ -16,8 +16,10 @@ from cayu.events import EventType as E
 from cayu.messages import Message, Part, TextPart, ThinkingPart, ToolCallPart
 from cayu.providers.base import ModelRequest, ModelStreamEvent
 from cayu.runtime.log import SessionLog
+from cayu.runtime.recalling import in_context
 from cayu.runtime.registry import Assembly
 from cayu.sessions.projection import Draft
+from cayu.sessions.view import RecallView
 from cayu.shielding import is_cancelling
 
 logger = logging.getLogger("cayu.runtime")
@@ -79,17 +81,14 @@ async def ask_model(log: SessionLog, assembly: Assembly, request: ModelRequest) 
     if answer.completed is None:
         raise ProviderError("The provider's stream ended without a completed event.", code="stream_ended")
     completed = {"message": message.model_dump(mode="json"), **answer.completed}
-    return message, [*_started(log, assembly), Draft(E.MODEL_COMPLETED, completed)]
+    return message, [*started(log, assembly), Draft(E.MODEL_COMPLETED, completed)]
 
 
-def step_started(log: SessionLog, assembly: Assembly) -> Draft:
-    """Return the start of a model step."""
-    return Draft(E.MODEL_STARTED, {"step": log.view.model_steps + 1, "model": assembly.agent.model})
-
-
-def _started(log: SessionLog, assembly: Assembly) -> list[Draft]:
-    """Return the start of the step, unless it had to be durable before the provider was asked."""
-    return [] if log.view.model_in_flight else [step_started(log, assembly)]
+def started(log: SessionLog, assembly: Assembly) -> list[Draft]:
+    """Return the start of the step, unless it is durable already, as it may have to be before the provider is asked."""
+    if log.view.model_in_flight:
+        return []
+    return [Draft(E.MODEL_STARTED, {"step": log.view.model_steps + 1, "model": assembly.agent.model})]
 
 
 def _usage(reported: Any) -> dict[str, int]:
@@ -102,19 +101,19 @@ def _usage(reported: Any) -> dict[str, int]:
 def failure(log: SessionLog, assembly: Assembly, error: ProviderError) -> list[Draft]:
     """Return the events with which a session ends that could not get an answer."""
     return [
-        *_started(log, assembly),
+        *started(log, assembly),
         Draft(E.MODEL_ERROR, {"code": error.code}),
         Draft(E.SESSION_FAILED, {"code": "provider_failed", "detail": error.code}),
     ]
 
 
-def model_request(log: SessionLog, assembly: Assembly) -> ModelRequest:
-    """Return what the provider is asked next."""
+def model_request(log: SessionLog, assembly: Assembly, recalls: Sequence[RecallView]) -> ModelRequest:
+    """Return what the provider is asked next, with what was recalled."""
     prompt = assembly.agent.system_prompt
     system = (Message.text("system", prompt),) if prompt else ()
     return ModelRequest.model_construct(
         model=assembly.agent.model,
-        messages=(*system, *log.view.transcript),
+        messages=(*system, *in_context(log.view.transcript, recalls)),
         tools=assembly.descriptions,
         options=assembly.agent.provider_options,
     )

@@ -25,6 +25,7 @@ from cayu.sessions.view import (
     CallResult,
     CallView,
     Decision,
+    RecallView,
     RecoveryReceipt,
     Rejected,
     RoundView,
@@ -90,6 +91,8 @@ def ahead(view: SessionView, changes: Iterable[tuple[str, Payload]], at: int = 0
         receipts=dict(view.receipts),
         transcript=list(view.transcript),
         queued=list(view.queued),
+        recalls=list(view.recalls),
+        compacted=list(view.compacted),
         rounds=[*view.rounds[:-1], *deepcopy(view.rounds[-1:])],
         decisions=dict(view.decisions),
     )
@@ -109,6 +112,8 @@ def _resumed(view: SessionView, payload: Payload, at: int) -> None:
     view.interrupt_requested = False
     view.interrupt_requested_at = view.cascade = None
     if not payload.get("continues"):
+        if "compacted" in payload:
+            _compact(view, payload["compacted"])
         _begin_run(view, payload, at)
         view.run.resumed = True
 
@@ -125,6 +130,25 @@ def _begin_run(view: SessionView, payload: Payload, at: int) -> None:
     )
     messages = [Message.model_validate(message) for message in payload["messages"]]
     (view.queued if view.open_round else view.transcript).extend(messages)
+
+
+def _compact(view: SessionView, messages: list[Payload]) -> None:
+    """Put a shorter conversation in the place of the one so far; what was recalled for it goes with it."""
+    kept = [Message.model_validate(message) for message in messages]
+    said = [message.plain_text for message in view.transcript if message.role in ("user", "assistant")]
+    still = {message.plain_text for message in kept}
+    view.compacted += [text for text in said if text and text not in still]
+    view.transcript, view.recalls = kept, []
+
+
+def _recalled(view: SessionView, payload: Payload, at: int) -> None:
+    view.recalled = payload["recall"]
+    items = tuple(payload.get("items", ()))
+    view.recalls.append(RecallView(payload["recall"], payload["position"], items, payload.get("text", "")))
+
+
+def _exposed(view: SessionView, payload: Payload, at: int) -> None:
+    view.exposed_step = payload["step"]
 
 
 def _profile_decided(view: SessionView, payload: Payload, at: int) -> None:
@@ -361,6 +385,9 @@ _HANDLERS: dict[str, Callable[[SessionView, Payload, int], None]] = {
     E.SESSION_INTERRUPT_REQUESTED: _interrupt_requested,
     E.SESSION_INTERRUPTED: _interrupted,
     E.SESSION_FAILED: _failed,
+    E.RECALL_COMPLETED: _recalled,
+    E.RECALL_FAILED: _recalled,
+    E.EXPOSURE_RECORDED: _exposed,
     E.MODEL_STARTED: _model_started,
     E.MODEL_ERROR: _model_failed,
     E.MODEL_COMPLETED: _model_completed,

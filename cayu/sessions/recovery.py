@@ -41,6 +41,8 @@ class Registrations:
     tools: frozenset[str] = frozenset()
     reconciled: frozenset[str] = frozenset()
     """Tools whose outcome a registered reconciler can find out."""
+    asks_again: bool = False
+    """True when asking the provider has no effect outside, so that a step which was cut off may simply be repeated."""
     available: bool = True
     """False when the session's agent, provider or environment is not registered."""
     compatible: bool = True
@@ -119,7 +121,7 @@ def assess(
         blockers.append(BlockerCode.REGISTRATION_INCOMPATIBLE)
     unknown: tuple[str, ...] = ()
     if opened is None:
-        blockers += [BlockerCode.MODEL_EFFECT_OUTCOME_UNKNOWN] if view.model_in_flight else []
+        blockers += [BlockerCode.MODEL_EFFECT_OUTCOME_UNKNOWN] if is_lost_step(view, registrations) else []
     else:
         states = {call.state for call in opened.calls}
         blockers += [BlockerCode.TOOL_APPROVAL_REQUIRED] if CallState.AWAITING_APPROVAL in states else []
@@ -134,6 +136,16 @@ def assess(
     if view.status == SessionStatus.INTERRUPTING and opened is None:
         return Assessment(RecoveryAction.TERMINALIZE_ZERO_WORK)
     return Assessment(RecoveryAction.AUTOMATIC_REPAIR, unknown=unknown)
+
+
+def is_lost_step(view: SessionView, registrations: Registrations) -> bool:
+    """True when a model step was cut off of which it has to be decided what came of it.
+
+    A step whose start is not durable is repeated, and so is one of a provider that works in this process alone, unless
+    something was set aside for it in a budget.
+    """
+    again = registrations.asks_again and not view.reservations
+    return view.model_in_flight and view.open_round is None and not again
 
 
 def _blocked(*codes: BlockerCode, unknown: tuple[str, ...] = ()) -> Assessment:

@@ -48,6 +48,8 @@ class RunRequest(Frozen):
     """The session that this one works for; interrupting that one interrupts this one."""
     causal_budget_id: str | None = Field(default=None, min_length=1, max_length=MAX_SESSION_ID)
     """The account under which the whole tree of sessions spends; None takes the parent's, or the session's own id."""
+    task_id: str | None = Field(default=None, min_length=1, max_length=MAX_ID)
+    """The application's own name of the piece of work; kept with the session's first event."""
 
     _metadata = field_validator("metadata")(_json)
 
@@ -62,6 +64,8 @@ class ResumeRequest(Frozen):
     budget_limits: tuple[BudgetLimit, ...] = Field(default=(), max_length=MAX_BUDGETS)
     profile_adoption: ExecutionProfileAdoptionIntent | None = None
     """Adopt a changed execution profile; only at a clean boundary."""
+    compact_context: bool = Field(default=False, strict=True)
+    """Cut the conversation so far down by the agent's context policy before going on."""
     metadata: dict[str, Any] = {}
 
     _metadata = field_validator("metadata")(_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -170,6 +171,20 @@ class Usage:
     output_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class RecallView:
+    """What was recalled for one message of the user."""
+
+    number: int
+    """Within the session, from 1."""
+    position: int
+    """Index in the transcript of the message that it stands before."""
+    items: tuple[Mapping[str, Any], ...] = ()
+    """What was considered, with what became of it; empty for a recall that failed."""
+    text: str = ""
+    """What the model reads, empty when nothing was let in."""
+
+
 @dataclass(slots=True)
 class RunView:
     """The run that the session is in, or was in last: from `run` or `resume` to its end, over pauses and crashes."""
@@ -205,6 +220,14 @@ class SessionView:
     transcript: list[Message] = field(default_factory=list)
     queued: list[Message] = field(default_factory=list)
     """Messages that came while a round was open; they follow its results."""
+    recalls: list[RecallView] = field(default_factory=list)
+    """Those of the transcript, in its order."""
+    recalled: int = 0
+    """Recalls of the whole session."""
+    exposed_step: int = 0
+    """The last model step whose exposure to memory is recorded."""
+    compacted: list[str] = field(default_factory=list)
+    """Texts of the user's and the agent's messages that compaction has taken out of the transcript."""
     rounds: list[RoundView] = field(default_factory=list)
     decisions: dict[str, Decision] = field(default_factory=dict)
     usage: Usage = field(default_factory=Usage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from cayu.canonical import dumps
@@ -13,6 +14,8 @@ from cayu.tools.spec import Tool, ToolContext, ToolResult, ToolSpec
 
 NO_STORE = "This run has no knowledge store; nothing was searched."
 MAX_HITS = 20
+READ_ARTIFACT = "cayu.knowledge"
+"""The `type` of an artifact in which a tool says what it has read from a knowledge store."""
 
 
 def _identity(name: str) -> ExecutionProfileBehaviorIdentity:
@@ -28,6 +31,11 @@ def _shown(entry: KnowledgeEntry) -> dict[str, Any]:
         "namespace": entry.namespace,
         "source_id": entry.source_id,
     }
+
+
+def _read(entries: Iterable[KnowledgeEntry]) -> dict[str, Any]:
+    """Return the artifact that says which revisions were read, for those who ask what the model has seen."""
+    return {"type": READ_ARTIFACT, "items": [[entry.id, entry.revision] for entry in entries]}
 
 
 class KnowledgeSearchTool(Tool):
@@ -58,7 +66,8 @@ class KnowledgeSearchTool(Tool):
         query = KnowledgeQuery(text=args["query"], namespace=args.get("namespace"), limit=args.get("limit", 5))
         found = await ctx.knowledge_store.search(query, access_scope=ctx.knowledge_access_scope)
         shown = {"hits": [{**_shown(hit.entry), "score": hit.score} for hit in found.hits]}
-        return ToolResult(content=dumps(shown).decode(), structured=shown)
+        entries = [hit.entry for hit in found.hits]
+        return ToolResult(content=dumps(shown).decode(), structured=shown, artifacts=(_read(entries),))
 
 
 class KnowledgeReadTool(Tool):
@@ -87,4 +96,4 @@ class KnowledgeReadTool(Tool):
         except KnowledgeEntryNotFound:
             return ToolResult(content="There is no entry with this id.", is_error=True)
         shown = _shown(entry)
-        return ToolResult(content=dumps(shown).decode(), structured=shown)
+        return ToolResult(content=dumps(shown).decode(), structured=shown, artifacts=(_read([entry]),))

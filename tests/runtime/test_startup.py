@@ -355,6 +355,7 @@ async def test_what_else_turns_out_after_planning_is_isolated_too(code: BlockerC
 
     async def meddle() -> None:
         if code is Code.MODEL_EFFECT_OUTCOME_UNKNOWN:
+            await forge(store, "newest", E.BUDGET_RESERVED, {"reservation_id": "r", "budget_id": "b"})
             await forge(store, "newest", E.MODEL_STARTED, {"model": "m"})
         elif code is Code.ACTIVE_EXECUTION_OWNER:
             await hold(store, "newest")

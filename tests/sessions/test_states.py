@@ -39,6 +39,9 @@ WORK = [
     "budget.limit_reached",
     "session.interruption_cascade_completed",
     "session.interruption_cascade_failed",
+    "memory.recall.completed",
+    "memory.recall.failed",
+    "memory.exposure.recorded",
 ]
 PROFILE = ["session.execution_profile.decided", "session.execution_profile.rejected"]
 ENDS = {"session.completed": "completed", "session.failed": "failed", "session.interrupted": "interrupted"}
