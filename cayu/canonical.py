@@ -119,6 +119,11 @@ def keyed_fingerprint(secret: bytes, kind: str, value: JSON) -> str:
     return hmac.new(secret, kind.encode() + b"\0" + canonical_bytes(value), hashlib.sha256).hexdigest()
 
 
+def keyed_bytes(secret: bytes, kind: str, value: JSON) -> bytes:
+    """Return the same HMAC-SHA-256 as 32 bytes, fit to be a secret of its own."""
+    return bytes.fromhex(keyed_fingerprint(secret, kind, value))
+
+
 def file_digest(data: bytes) -> str:
     """Return the SHA-256 of raw file bytes, as 64 hexadecimal digits."""
     return hashlib.sha256(data).hexdigest()

@@ -31,6 +31,10 @@
     │   ├── KnowledgeScopeError
     │   ├── KnowledgeEntryNotFound
     │   └── KnowledgeRevisionConflict
+    ├── SnapshotError
+    │   ├── SnapshotNotFound
+    │   └── SnapshotConflict
+    ├── MemoryInterventionExecutionConflict
     ├── StoreError
     │   ├── StreamConflict
     │   ├── StoreBusy                             transient
@@ -272,6 +276,32 @@ class KnowledgeRevisionConflict(KnowledgeError):
     entry_id: str
     expected: int
     actual: int
+
+
+class SnapshotError(CayuError):
+    """A snapshot cannot be used."""
+
+
+class SnapshotNotFound(SnapshotError):
+    """There is no {what} {fingerprint!r} in this store; capture a snapshot, or open the store that holds it."""
+
+    what: str
+    fingerprint: str
+
+
+class SnapshotConflict(SnapshotError):
+    """{what} does not agree with the snapshot ({reason}); nothing was written. Capture a new snapshot to go on."""
+
+    what: str
+    reason: str
+
+
+class MemoryInterventionExecutionConflict(CayuError, RuntimeError):
+    """Trial execution {execution_id!r} is not what this call says it is ({reason}); nothing was changed.
+    Repeat the call exactly as it was first made, or give the trial a new id."""
+
+    execution_id: str
+    reason: str
 
 
 class StoreError(CayuError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from decimal import Context, Decimal, Inexact, InvalidOperation
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from cayu.canonical import JSON
@@ -78,6 +79,10 @@ class BudgetLedger(ABC):
     async def account(self, budget_id: str) -> BudgetAccount:
         """Return where a budget stands; one that nobody used stands at zero."""
 
+    def durable_state_paths(self) -> tuple[Path, ...]:
+        """Return the local files that hold the accounts; none by default."""
+        return ()
+
     @abstractmethod
     async def aclose(self) -> None:
         """Give up what the ledger opened itself; safe to call twice."""
@@ -88,6 +93,10 @@ class Documents(Protocol):
 
     async def transact(self, collection: str, id: str, decide: Decide) -> JSON:
         """Replace one document by what `decide` answers."""
+        ...
+
+    def durable_state_paths(self) -> tuple[Path, ...]:
+        """Return the local files that hold the documents."""
         ...
 
 
@@ -139,6 +148,10 @@ class DocumentBudgetLedger(BudgetLedger):
             reserved_cost=held.cost,
             reservations=tuple(sorted(found.reserved)),
         )
+
+    def durable_state_paths(self) -> tuple[Path, ...]:
+        """Return the local files of the documents."""
+        return self._documents.durable_state_paths()
 
     async def aclose(self) -> None:
         """Nothing was opened here."""

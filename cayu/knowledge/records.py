@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
@@ -122,3 +123,17 @@ class Selection:
     entry_id: str | None = None
     frontier: int | None = None
     """See the store as it was at this change sequence; None sees it as it is."""
+
+    def admits(self, entry: KnowledgeEntry, words: AbstractSet[str], now: datetime) -> bool:
+        """True when the selection holds `entry`, whose tokens are `words`: the rule that every backend's query states.
+
+        The frontier is the backend's own business.
+        """
+        return (
+            self.scope.admits(entry, now)
+            and self.entry_id in (None, entry.id)
+            and self.namespace in (None, entry.namespace)
+            and (not self.kinds or entry.kind in self.kinds)
+            and all(entry.labels.get(name) == value for name, value in self.labels)
+            and (self.tokens is None or not words.isdisjoint(self.tokens))
+        )

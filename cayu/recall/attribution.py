@@ -105,6 +105,18 @@ def attribute(records: Iterable[StoredRecord], key: bytes, bounds: MemoryAttribu
     return projection.result()
 
 
+def items_seen(records: Iterable[StoredRecord]) -> set[tuple[str, str, int]]:
+    """Return the memories that a session's log says were given to the model as text: (source, id, revision)."""
+    seen: set[tuple[str, str, int]] = set()
+    for record in records:
+        if record.type == E.EXPOSURE_RECORDED:
+            shown = (item for item in loads(record.body)["items"] if item["disposition"] == INJECTED)
+            seen.update((item["source"], item["id"], item["revision"]) for item in shown)
+        elif record.type == E.TOOL_STAGED:
+            seen.update(("knowledge", entry_id, revision) for entry_id, revision in _read_by_tool(loads(record.body)))
+    return seen
+
+
 def _readings(
     records: Iterable[StoredRecord], key: bytes, projection: _Projection
 ) -> Iterator[MemoryReceipt | MemoryExposure]:
@@ -114,8 +126,7 @@ def _readings(
     for record in records:
         read_bytes += len(record.body)
         if read_bytes > projection.bounds.max_source_bytes:
-            projection.cut("source_bytes_limit")
-            return
+            projection.is_full = True
         if record.type == E.RECALL_COMPLETED:
             receipt = _receipt(loads(record.body), key)
             recalled.add(receipt.recall)
@@ -125,7 +136,8 @@ def _readings(
             projection.contradictory |= not recalled.issuperset(payload["recalls"])
             yield MemoryExposure(step=payload["step"], origin="recall", **_aliases(payload["items"], key))
         elif record.type == E.TOOL_STAGED:
-            read += _read_by_tool(loads(record.body), key)
+            found = _read_by_tool(loads(record.body))
+            read += [memory_alias(key, "knowledge", entry_id, revision) for entry_id, revision in found]
         elif record.type == E.MODEL_STARTED and read:
             yield MemoryExposure(step=loads(record.body)["step"], origin="tool", injected=tuple(dict.fromkeys(read)))
             read.clear()
@@ -149,10 +161,12 @@ def _aliases(items: Iterable[Mapping[str, Any]], key: bytes) -> dict[str, tuple[
     return {name: tuple(aliases) for name, aliases in found.items()}
 
 
-def _read_by_tool(payload: Mapping[str, Any], key: bytes) -> list[str]:
+def _read_by_tool(payload: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return the (id, revision) pairs that a staged result says were read; what is not well formed says nothing."""
     artifacts = (found for found in payload.get("artifacts", ()) if isinstance(found, dict))
-    pairs = (pair for found in artifacts if found.get("type") == READ_ARTIFACT for pair in found.get("items", ()))
-    return [memory_alias(key, "knowledge", str(entry_id), int(revision)) for entry_id, revision in pairs]
+    listed = (found.get("items") for found in artifacts if found.get("type") == READ_ARTIFACT)
+    pairs = (pair for items in listed if isinstance(items, list) for pair in items)
+    return [(pair[0], pair[1]) for pair in pairs if isinstance(pair, list) and list(map(type, pair)) == [str, int]]
 
 
 class _Projection:
@@ -161,6 +175,8 @@ class _Projection:
     def __init__(self, bounds: MemoryAttributionBounds) -> None:
         self.bounds = bounds
         self.contradictory = False
+        self.is_full = False
+        """True once more was read than the bounds admit: from then on things are counted only."""
         self._reason: str | None = None
         self._kept: dict[str, list[Any]] = {"receipts": [], "exposures": []}
         self._omitted = {"receipts": 0, "exposures": 0, "items": 0}
@@ -176,7 +192,9 @@ class _Projection:
         items = len(found.injected) + len(found.offered)
         size = len(canonical_bytes(found.model_dump(mode="json")))
         most = self.bounds.max_receipts if kind == "receipts" else self.bounds.max_exposures
-        if len(self._kept[kind]) >= most or self._items + items > self.bounds.max_items:
+        if self.is_full:
+            self.cut("source_bytes_limit")
+        elif len(self._kept[kind]) >= most or self._items + items > self.bounds.max_items:
             self.cut("source_limit")
         elif self._bytes + size > self.bounds.max_projection_bytes:
             self.cut("projection_bytes_limit")

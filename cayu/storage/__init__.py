@@ -3,16 +3,25 @@
 from cayu.sessions.streams import SessionStore
 from cayu.storage.budgets import InMemoryBudgetLedger, SQLiteBudgetLedger
 from cayu.storage.datasets import Question, handbook_entries, handbook_questions, manifest, python_topics
+from cayu.storage.interventions import (
+    InMemoryMemoryInterventionExecutionStore,
+    SQLiteMemoryInterventionExecutionStore,
+)
 from cayu.storage.memory import InMemoryKnowledgeStore, InMemorySessionStore
+from cayu.storage.snapshots import InMemoryAgentSnapshotStore, SQLiteAgentSnapshotStore
 from cayu.storage.sql.sqlite import SQLiteKnowledgeStore, SQLiteSessionStore
 
 __all__ = [
+    "InMemoryAgentSnapshotStore",
     "InMemoryBudgetLedger",
     "InMemoryKnowledgeStore",
+    "InMemoryMemoryInterventionExecutionStore",
     "InMemorySessionStore",
     "Question",
+    "SQLiteAgentSnapshotStore",
     "SQLiteBudgetLedger",
     "SQLiteKnowledgeStore",
+    "SQLiteMemoryInterventionExecutionStore",
     "SQLiteSessionStore",
     "SessionStore",
     "handbook_entries",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,13 +52,42 @@ class _Stream:
         return StreamHead(self.row, self.state)
 
 
+class InMemoryDocuments:
+    """Documents in this process only."""
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._bodies: dict[tuple[str, str], bytes] = {}
+
+    async def transact(self, collection: str, id: str, decide: Decide) -> JSON:
+        """Replace one document by what `decide` answers, and return what stands."""
+        current = await self.read(collection, id)
+        desired = decide(current, self._clock.now_us())
+        if desired is None:
+            return current
+        self._bodies[collection, id] = dumps(desired)
+        return loads(self._bodies[collection, id])
+
+    async def read(self, collection: str, id: str) -> JSON:
+        """Return one document, None when there is none."""
+        found = self._bodies.get((collection, id))
+        return loads(found) if found is not None else None
+
+    def durable_state_paths(self) -> tuple[Path, ...]:
+        """There are none."""
+        return ()
+
+    async def aclose(self) -> None:
+        """Nothing to give up."""
+
+
 class InMemorySessionStore(SessionStore):
     """Sessions in this process only. Each method runs without a suspension point, which makes it one transaction."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._streams: dict[str, _Stream] = {}
-        self._documents: dict[tuple[str, str], bytes] = {}
+        self._documents = InMemoryDocuments(clock=self._clock)
 
     async def append(self, unit: Unit) -> tuple[StreamState, int]:
         """Write one unit."""
@@ -126,13 +155,7 @@ class InMemorySessionStore(SessionStore):
 
     async def transact(self, collection: str, id: str, decide: Decide) -> JSON:
         """Replace one document."""
-        found = self._documents.get((collection, id))
-        current = loads(found) if found is not None else None
-        desired = decide(current, self._clock.now_us())
-        if desired is None:
-            return current
-        self._documents[collection, id] = dumps(desired)
-        return loads(self._documents[collection, id])
+        return await self._documents.transact(collection, id, decide)
 
     async def now(self) -> int:
         """Return this process's wall clock."""
@@ -179,11 +202,13 @@ class InMemoryKnowledgeStore(KnowledgeStore):
         if selection.tokens == ():
             return []
         frontier = self._change if selection.frontier is None else selection.frontier
-        admits = _admission(selection, self._clock)
+        now = as_datetime(self._clock.now_us())
         return [
             revision.entry.model_copy(deep=True)
             for _, revisions in sorted(self._revisions.items())
-            if (revision := _at(revisions, frontier)) is not None and not revision.deleted and admits(revision)
+            if (revision := _at(revisions, frontier)) is not None
+            and not revision.deleted
+            and selection.admits(revision.entry, revision.tokens, now)
         ]
 
     async def write(self, entry: KnowledgeEntry, expected_revision: int, *, delete: bool = False) -> KnowledgeEntry:
@@ -212,21 +237,3 @@ class InMemoryKnowledgeStore(KnowledgeStore):
 def _at(revisions: list[_Revision], frontier: int) -> _Revision | None:
     position = bisect.bisect_right(revisions, frontier, key=lambda revision: revision.change)
     return revisions[position - 1] if position else None
-
-
-def _admission(selection: Selection, clock: Clock) -> Callable[[_Revision], bool]:
-    now = as_datetime(clock.now_us())
-    wanted = None if selection.tokens is None else frozenset(selection.tokens)
-
-    def admits(revision: _Revision) -> bool:
-        entry = revision.entry
-        return (
-            selection.scope.admits(entry, now)
-            and selection.entry_id in (None, entry.id)
-            and selection.namespace in (None, entry.namespace)
-            and (not selection.kinds or entry.kind in selection.kinds)
-            and all(entry.labels.get(name) == value for name, value in selection.labels)
-            and (wanted is None or not wanted.isdisjoint(revision.tokens))
-        )
-
-    return admits

@@ -31,6 +31,7 @@ from cayu.sessions.streams import (
     decide_renewal,
 )
 from cayu.storage.sql.sqlite.database import DEFAULT_BUSY_SECONDS, QUERIES, Database, Mode
+from cayu.storage.sql.sqlite.documents import transact
 from cayu.storage.sql.sqlite.metering import MeteredConnection
 
 EMPTY = b"{}"
@@ -89,7 +90,7 @@ class SQLiteSessionStore(SessionStore):
 
     async def transact(self, collection: str, id: str, decide: Decide) -> JSON:
         """Replace one document in one transaction."""
-        return await self._database.write(lambda raw: _transact(raw, collection, id, decide, self._clock.now_us()))
+        return await self._database.write(lambda raw: transact(raw, collection, id, decide, self._clock.now_us()))
 
     async def now(self) -> int:
         """Return this machine's wall clock, which is the clock of a local file."""
@@ -207,14 +208,3 @@ def _items(raw: MeteredConnection, query: ItemQuery) -> Page[StoredItem]:
     listed = [StoredItem(row[1], Item(*row[2:])) for row in found[: query.limit]]
     last = found[len(listed) - 1] if len(found) > query.limit and listed else None
     return Page(listed, cursor(last[0], last[2], last[3]) if last else None, total)
-
-
-def _transact(raw: MeteredConnection, collection: str, id: str, decide: Decide, now: int) -> JSON:
-    found = raw.execute(QUERIES["document"], (collection, id)).fetchone()
-    current = None if found is None else loads(found[0])
-    desired = decide(current, now)
-    if desired is None:
-        return current
-    body = dumps(desired)
-    raw.execute(QUERIES["put_document"], (collection, id, body))
-    return loads(body)

@@ -1,0 +1,24 @@
+"""What the records of interventions have in common."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from pydantic import AfterValidator, ConfigDict
+
+from cayu.messages import Frozen
+
+
+class ExecutionModel(Frozen):
+    """A frozen record that refuses unknown fields and never shows a value in an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+def _detached(value: Any) -> Any:
+    return deepcopy(value)
+
+
+Detached = AfterValidator(_detached)
+"""Keeps a record apart from the value that it was made of: a change of the one does not show in the other."""

@@ -1,0 +1,123 @@
+"""Execution journals: in this process, or in a SQLite file that several processes share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from cayu.canonical import JSON
+from cayu.clock import SystemClock, as_microseconds
+from cayu.interventions.journal import (
+    MemoryInterventionExecutionStore,
+    MemoryInterventionRuntimeOwnershipResult,
+    as_row,
+    decide_begin,
+    decide_compare_and_set,
+    decide_transition,
+    from_row,
+    store_time,
+)
+from cayu.interventions.ownership import DurableOperationOwnershipTransition
+from cayu.interventions.records import MemoryInterventionExecutionRecord
+from cayu.sessions.streams import Decide
+from cayu.storage.memory import InMemoryDocuments
+from cayu.storage.sql.sqlite.documents import SQLiteDocuments
+
+COLLECTION = "memory-intervention-executions"
+
+
+class _OwnershipClock(SystemClock):
+    """The store's time as a caller's clock tells it."""
+
+    def __init__(self, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+
+    def now_us(self) -> int:
+        """Return the caller's time in microseconds since 1970."""
+        return as_microseconds(self._clock())
+
+
+class _Documents(Protocol):
+    async def transact(self, collection: str, id: str, decide: Decide) -> JSON: ...
+
+    async def read(self, collection: str, id: str) -> JSON: ...
+
+    def durable_state_paths(self) -> tuple[Path, ...]: ...
+
+    async def aclose(self) -> None: ...
+
+
+class _DocumentExecutionStore(MemoryInterventionExecutionStore):
+    """A journal of one document per execution."""
+
+    def __init__(self, documents: _Documents) -> None:
+        self._documents = documents
+
+    def durable_state_paths(self) -> tuple[Path, ...]:
+        """Return the local files that hold this store's state."""
+        return self._documents.durable_state_paths()
+
+    async def begin(self, record: MemoryInterventionExecutionRecord) -> MemoryInterventionExecutionRecord:
+        """Write a first record in one transaction, or return its exact replay."""
+
+        def decide(row: JSON, now: int) -> JSON:
+            begun = decide_begin(_record(record.execution_id, row), record)
+            return as_row(begun) if begun is not None else None
+
+        return from_row(record.execution_id, await self._documents.transact(COLLECTION, record.execution_id, decide))
+
+    async def load(self, execution_id: str) -> MemoryInterventionExecutionRecord | None:
+        """Read one record."""
+        return _record(execution_id, await self._documents.read(COLLECTION, execution_id))
+
+    async def compare_and_set(
+        self, expected: MemoryInterventionExecutionRecord, desired: MemoryInterventionExecutionRecord
+    ) -> MemoryInterventionExecutionRecord:
+        """Take an execution to its next revision in one transaction."""
+        name = desired.execution_id
+
+        def decide(row: JSON, now: int) -> JSON:
+            return as_row(decide_compare_and_set(_record(name, row), expected, desired, store_time(now)))
+
+        return from_row(name, await self._documents.transact(COLLECTION, name, decide))
+
+    async def transition_runtime_dispatch_ownership(
+        self, execution_id: str, request: DurableOperationOwnershipTransition
+    ) -> MemoryInterventionRuntimeOwnershipResult:
+        """Decide and write one transition in one transaction."""
+        results: list[MemoryInterventionRuntimeOwnershipResult] = []
+
+        def decide(row: JSON, now: int) -> JSON:
+            stands = _record(execution_id, row)
+            results.append(decide_transition(stands, execution_id, request, store_time(now)))
+            after = results[-1].execution
+            return as_row(after) if after is not stands else None
+
+        await self._documents.transact(COLLECTION, execution_id, decide)
+        return results[-1]
+
+    async def aclose(self) -> None:
+        """Give up connections and files; safe to call twice."""
+        await self._documents.aclose()
+
+
+class InMemoryMemoryInterventionExecutionStore(_DocumentExecutionStore):
+    """A journal in this process only."""
+
+    def __init__(self, *, ownership_clock: Callable[[], datetime] | None = None) -> None:
+        """`ownership_clock` gives the store's time, by default this machine's, as an aware datetime."""
+        super().__init__(InMemoryDocuments(clock=_OwnershipClock(ownership_clock) if ownership_clock else None))
+
+
+class SQLiteMemoryInterventionExecutionStore(_DocumentExecutionStore):
+    """A journal in one SQLite file: one JSON document per execution, which each revision replaces whole."""
+
+    def __init__(self, path: str | Path, *, ownership_clock: Callable[[], datetime] | None = None) -> None:
+        """`path` may be that of a session store; `ownership_clock` gives the store's time, else this machine does."""
+        super().__init__(SQLiteDocuments(path, clock=_OwnershipClock(ownership_clock) if ownership_clock else None))
+
+
+def _record(execution_id: str, row: JSON) -> MemoryInterventionExecutionRecord | None:
+    return from_row(execution_id, row) if row is not None else None
