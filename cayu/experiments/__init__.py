@@ -1,0 +1,30 @@
+"""Experiments on memory: an agent's cases under several interventions, and what each of them did to the score."""
+
+from cayu.experiments.arms import Intervention, baseline, inject, omit, omit_expected, recall_off, replace_expected
+from cayu.experiments.design import Experiment, PlannedTrial
+from cayu.experiments.effects import Effect, effects, estimate, holm
+from cayu.experiments.study import MemoryStudy, StudyStores, Subject
+from cayu.experiments.sweep import ExperimentRun, Pair, TrialRecord, run_experiment
+
+__all__ = [
+    "Effect",
+    "Experiment",
+    "ExperimentRun",
+    "Intervention",
+    "MemoryStudy",
+    "Pair",
+    "PlannedTrial",
+    "StudyStores",
+    "Subject",
+    "TrialRecord",
+    "baseline",
+    "effects",
+    "estimate",
+    "holm",
+    "inject",
+    "omit",
+    "omit_expected",
+    "recall_off",
+    "replace_expected",
+    "run_experiment",
+]

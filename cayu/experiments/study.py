@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from cayu.budgets.ledger import BudgetLedger, DocumentBudgetLedger
+from cayu.budgets.ledger import DocumentBudgetLedger
 from cayu.errors import InvalidInput
 from cayu.evals.cases import EvalCase
 from cayu.evals.scoring import AnswerScoring
@@ -44,8 +46,57 @@ from cayu.snapshots.records import (
     AgentSnapshotTrialStateMode,
 )
 from cayu.snapshots.store import AgentSnapshotStore
+from cayu.storage.interventions import (
+    InMemoryMemoryInterventionExecutionStore,
+    SQLiteMemoryInterventionExecutionStore,
+)
+from cayu.storage.memory import InMemorySessionStore
+from cayu.storage.snapshots import InMemoryAgentSnapshotStore, SQLiteAgentSnapshotStore
+from cayu.storage.sql.sqlite.sessions import SQLiteSessionStore
 
 DEFAULT_TIMEOUT_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The agent that is studied."""
+
+    build_app: BuildApp
+    """`build_app(*, session_store, knowledge_store, budget_ledger, recall) -> CayuApp`, called for each trial."""
+    agent_name: str
+    knowledge: KnowledgeStore
+    """Bound to what the agent may read; it is never written."""
+    recall: AutomaticRecallPolicy = field(default_factory=AutomaticRecallPolicy)
+    environment_name: str | None = None
+    """None takes the application's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyStores:
+    """Where trials stand: their sessions, the snapshots with their overlays, and the journal."""
+
+    sessions: SessionStore
+    snapshots: AgentSnapshotStore
+    executions: MemoryInterventionExecutionStore
+
+    @classmethod
+    def in_memory(cls) -> StudyStores:
+        """Return stores in this process only."""
+        return cls(InMemorySessionStore(), InMemoryAgentSnapshotStore(), InMemoryMemoryInterventionExecutionStore())
+
+    @classmethod
+    def in_file(cls, path: str | Path, sessions: SessionStore | None = None) -> StudyStores:
+        """Return stores in one SQLite file; `sessions` stands in for a session store on it that is open already."""
+        return cls(
+            sessions or SQLiteSessionStore(path),
+            SQLiteAgentSnapshotStore(path),
+            SQLiteMemoryInterventionExecutionStore(path),
+        )
+
+    async def aclose(self) -> None:
+        """Close what was opened; safe to call twice."""
+        for store in (self.executions, self.snapshots, self.sessions):
+            await store.aclose()
 
 
 class MemoryStudy:
@@ -66,48 +117,38 @@ class MemoryStudy:
     @classmethod
     async def open(
         cls,
-        build_app: BuildApp,
-        *,
-        agent_name: str,
-        knowledge: KnowledgeStore,
-        recall: AutomaticRecallPolicy,
+        subject: Subject,
         cases: Iterable[EvalCase],
-        session_store: SessionStore,
-        snapshots: AgentSnapshotStore,
-        executions: MemoryInterventionExecutionStore,
+        stores: StudyStores,
         key: MemoryInterventionRequestFingerprintKey,
-        budget_ledger: BudgetLedger | None = None,
-        environment_name: str | None = None,
         scoring: AnswerScoring = AnswerScoring.CONTAINS,
     ) -> MemoryStudy:
-        """Capture an agent and return a study of it.
+        """Capture an agent and return a study of it; the same agent over the same memory gives the same trials.
 
-        `build_app(*, session_store, knowledge_store, budget_ledger, recall)` builds the application of each trial;
-        `knowledge` is bound to what the agent may read, and is never written. Raises `InvalidInput` for an unbound
-        store, and for an application with a component that declares no identity.
+        `key` identifies requests, and has to be the same whenever trials are gone on with. Raises `InvalidInput` for
+        an unbound knowledge store, and for an application with a component that declares no identity.
         """
+        knowledge, recall, sessions = subject.knowledge, subject.recall, stores.sessions
         access = knowledge.bound_access_scope()
         if access is None:
             raise InvalidInput("The knowledge store of a study is bound to what the agent may read; pass bind(scope).")
-        ledger = budget_ledger or DocumentBudgetLedger(session_store)
-        app = await built(build_app, session_store, ledger, knowledge, recall)
-        assembly = app.assembly(agent_name, environment_name)
+        ledger = DocumentBudgetLedger(sessions)
+        app = await built(subject.build_app, sessions, ledger, knowledge, recall)
+        assembly = app.assembly(subject.agent_name, subject.environment_name)
         profile = AgentSnapshotExecutionProfileRef.of(assembly.profile)
         if profile.unavailable:
             words = "declares no identity, so no second application can be known to be the same"
             raise InvalidInput(f"In this application {', '.join(profile.unavailable)} {words}.")
-        evaluator = AnswerEvaluator(cases, session_store, scoring=scoring)
-        material = _material(assembly, profile, recall, evaluator)
-        parts = [FixedComponent(kind, value) for kind, value in material.items()]
-        coordinator = AgentSnapshotCoordinator(snapshots, [*parts, KnowledgeComponent(knowledge, access)])
+        evaluator = AnswerEvaluator(cases, sessions, scoring=scoring)
+        parts = [FixedComponent(kind, value) for kind, value in _material(assembly, profile, recall, evaluator).items()]
+        coordinator = AgentSnapshotCoordinator(stores.snapshots, [*parts, KnowledgeComponent(knowledge, access)])
         snapshot = await coordinator.capture(AgentSnapshotCaptureRequest(access=access))
+        factory = TrialApplicationFactory(subject.build_app, assembly, session_store=sessions, budget_ledger=ledger)
         executor = MemoryInterventionExecutor(
             snapshots=coordinator,
-            executions=executions,
-            overlay_provider=KnowledgeOverlayProvider(knowledge, access, documents=snapshots, recall=recall),
-            runtime_runner=CayuMemoryInterventionRuntimeRunner(
-                TrialApplicationFactory(build_app, assembly, session_store=session_store, budget_ledger=ledger)
-            ),
+            executions=stores.executions,
+            overlay_provider=KnowledgeOverlayProvider(knowledge, access, documents=stores.snapshots, recall=recall),
+            runtime_runner=CayuMemoryInterventionRuntimeRunner(factory),
             evaluator=evaluator,
             request_keys={key.key_id: key},
             current_request_key_id=key.key_id,

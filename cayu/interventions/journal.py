@@ -68,6 +68,9 @@ class MemoryInterventionExecutionStore(ABC):
         at the time of this very write; its end settles the ownership. Raises `MemoryInterventionExecutionConflict`.
         """
 
+    async def aclose(self) -> None:  # noqa: B027 - a store that holds nothing has nothing to give up
+        """Give up connections and files; safe to call twice."""
+
     async def transition_runtime_dispatch_ownership(
         self, execution_id: str, request: DurableOperationOwnershipTransition
     ) -> MemoryInterventionRuntimeOwnershipResult:

@@ -25,10 +25,18 @@ from cayu.interventions.specs import (
     MemoryNegativeControlKind,
 )
 from cayu.memory.execution import (
-    MEMORY_INTERVENTION_EXECUTION_MAX_RECORD_BYTES,
-    MEMORY_INTERVENTION_EXECUTION_MAX_TIMEOUT_SECONDS,
-    MEMORY_INTERVENTION_EXECUTION_RECORD_SCHEMA_VERSION,
-    MEMORY_INTERVENTION_EXECUTION_SCHEMA_VERSION,
+    MEMORY_INTERVENTION_EXECUTION_MAX_RECORD_BYTES as MEMORY_INTERVENTION_EXECUTION_MAX_RECORD_BYTES,
+)
+from cayu.memory.execution import (
+    MEMORY_INTERVENTION_EXECUTION_MAX_TIMEOUT_SECONDS as MEMORY_INTERVENTION_EXECUTION_MAX_TIMEOUT_SECONDS,
+)
+from cayu.memory.execution import (
+    MEMORY_INTERVENTION_EXECUTION_RECORD_SCHEMA_VERSION as MEMORY_INTERVENTION_EXECUTION_RECORD_SCHEMA_VERSION,
+)
+from cayu.memory.execution import (
+    MEMORY_INTERVENTION_EXECUTION_SCHEMA_VERSION as MEMORY_INTERVENTION_EXECUTION_SCHEMA_VERSION,
+)
+from cayu.memory.execution import (
     CayuMemoryInterventionRuntimeRunner,
     InMemoryMemoryInterventionExecutionStore,
     MemoryInterventionEvaluator,
@@ -59,10 +67,6 @@ from cayu.memory.overlay import OverlayKnowledgeStore
 from cayu.memory.overlays import KnowledgeOverlayProvider
 
 __all__ = [
-    "MEMORY_INTERVENTION_EXECUTION_MAX_RECORD_BYTES",
-    "MEMORY_INTERVENTION_EXECUTION_MAX_TIMEOUT_SECONDS",
-    "MEMORY_INTERVENTION_EXECUTION_RECORD_SCHEMA_VERSION",
-    "MEMORY_INTERVENTION_EXECUTION_SCHEMA_VERSION",
     "CayuMemoryInterventionRuntimeRunner",
     "DurableOperationOwnership",
     "DurableOperationOwnershipDisposition",

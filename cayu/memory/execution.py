@@ -6,10 +6,18 @@ from cayu.interventions.journal import MemoryInterventionExecutionStore
 from cayu.interventions.phases import MemoryInterventionExecutionPhase, MemoryInterventionExecutionStatus
 from cayu.interventions.records import MemoryInterventionExecutionRecord
 from cayu.interventions.requests import (
-    MEMORY_INTERVENTION_EXECUTION_MAX_RECORD_BYTES,
-    MEMORY_INTERVENTION_EXECUTION_MAX_TIMEOUT_SECONDS,
-    MEMORY_INTERVENTION_EXECUTION_RECORD_SCHEMA_VERSION,
-    MEMORY_INTERVENTION_EXECUTION_SCHEMA_VERSION,
+    MEMORY_INTERVENTION_EXECUTION_MAX_RECORD_BYTES as MEMORY_INTERVENTION_EXECUTION_MAX_RECORD_BYTES,
+)
+from cayu.interventions.requests import (
+    MEMORY_INTERVENTION_EXECUTION_MAX_TIMEOUT_SECONDS as MEMORY_INTERVENTION_EXECUTION_MAX_TIMEOUT_SECONDS,
+)
+from cayu.interventions.requests import (
+    MEMORY_INTERVENTION_EXECUTION_RECORD_SCHEMA_VERSION as MEMORY_INTERVENTION_EXECUTION_RECORD_SCHEMA_VERSION,
+)
+from cayu.interventions.requests import (
+    MEMORY_INTERVENTION_EXECUTION_SCHEMA_VERSION as MEMORY_INTERVENTION_EXECUTION_SCHEMA_VERSION,
+)
+from cayu.interventions.requests import (
     MemoryInterventionRequestFingerprintKey,
     MemoryInterventionTrialRequest,
     memory_intervention_request_key,
@@ -35,10 +43,6 @@ from cayu.memory.runner import CayuMemoryInterventionRuntimeRunner
 from cayu.storage.interventions import InMemoryMemoryInterventionExecutionStore, SQLiteMemoryInterventionExecutionStore
 
 __all__ = [
-    "MEMORY_INTERVENTION_EXECUTION_MAX_RECORD_BYTES",
-    "MEMORY_INTERVENTION_EXECUTION_MAX_TIMEOUT_SECONDS",
-    "MEMORY_INTERVENTION_EXECUTION_RECORD_SCHEMA_VERSION",
-    "MEMORY_INTERVENTION_EXECUTION_SCHEMA_VERSION",
     "CayuMemoryInterventionRuntimeRunner",
     "InMemoryMemoryInterventionExecutionStore",
     "MemoryInterventionEvaluator",

@@ -53,19 +53,29 @@ class Components(Protocol):
     """What carries a trial out."""
 
     @property
-    def snapshots(self) -> AgentSnapshotCoordinator: ...
+    def snapshots(self) -> AgentSnapshotCoordinator:
+        """Where trials start from."""
+        ...
 
     @property
-    def executions(self) -> MemoryInterventionExecutionStore: ...
+    def executions(self) -> MemoryInterventionExecutionStore:
+        """The journal."""
+        ...
 
     @property
-    def overlay_provider(self) -> MemoryInterventionOverlayProvider: ...
+    def overlay_provider(self) -> MemoryInterventionOverlayProvider:
+        """What changes memory."""
+        ...
 
     @property
-    def runtime_runner(self) -> MemoryInterventionRuntimeRunner: ...
+    def runtime_runner(self) -> MemoryInterventionRuntimeRunner:
+        """What runs sessions."""
+        ...
 
     @property
-    def evaluator(self) -> MemoryInterventionEvaluator: ...
+    def evaluator(self) -> MemoryInterventionEvaluator:
+        """What evaluates them."""
+        ...
 
 
 class Trial:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
 
 from cayu.canonical import JSON
 from cayu.clock import SystemClock, as_microseconds
@@ -21,7 +20,6 @@ from cayu.interventions.journal import (
 )
 from cayu.interventions.ownership import DurableOperationOwnershipTransition
 from cayu.interventions.records import MemoryInterventionExecutionRecord
-from cayu.sessions.streams import Decide
 from cayu.storage.memory import InMemoryDocuments
 from cayu.storage.sql.sqlite.documents import SQLiteDocuments
 
@@ -39,20 +37,10 @@ class _OwnershipClock(SystemClock):
         return as_microseconds(self._clock())
 
 
-class _Documents(Protocol):
-    async def transact(self, collection: str, id: str, decide: Decide) -> JSON: ...
-
-    async def read(self, collection: str, id: str) -> JSON: ...
-
-    def durable_state_paths(self) -> tuple[Path, ...]: ...
-
-    async def aclose(self) -> None: ...
-
-
 class _DocumentExecutionStore(MemoryInterventionExecutionStore):
     """A journal of one document per execution."""
 
-    def __init__(self, documents: _Documents) -> None:
+    def __init__(self, documents: InMemoryDocuments | SQLiteDocuments) -> None:
         self._documents = documents
 
     def durable_state_paths(self) -> tuple[Path, ...]:

@@ -49,6 +49,7 @@ HEAVY = {
     "IPython": ("cayu.notebook", "cayu_widgets"),
     "nest_asyncio": ("cayu.notebook",),
     "scipy": ("cayu.experiments",),
+    "statsmodels": ("cayu.experiments",),
     "dask": ("cayu.experiments",),
     "distributed": ("cayu.experiments",),
     "psycopg": ("cayu.storage.sql.postgres",),

@@ -1,0 +1,186 @@
+"""Runs an experiment's trials, a few at a time; one that was run before is not run again but read from the journal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from cayu.errors import CayuError, InvalidInput
+from cayu.experiments.design import Experiment, PlannedTrial
+from cayu.experiments.study import MemoryStudy
+from cayu.interventions.comparability import MemoryInterventionComparability, MemoryInterventionMismatch
+from cayu.interventions.evidence import MemoryInterventionTrialBinding
+from cayu.interventions.results import MemoryInterventionTrialOutcome
+from cayu.messages import Frozen
+
+DEFAULT_CONCURRENCY = 4
+
+
+class TrialRecord(Frozen):
+    """What came of one planned trial."""
+
+    trial_id: str
+    case_id: str
+    topic: str
+    intervention: str
+    repeat: int
+    status: str
+    """The execution's status; `error` when it could not be executed, `not_applicable` when nothing is to be done."""
+    phase: str | None = None
+    score: float | None = None
+    """From 0 to 1; None when there is no evaluation."""
+    passed: bool | None = None
+    expected_seen: bool | None = None
+    """Whether every memory that holds the answer stood before the model."""
+    answer: str | None = None
+    receipt: str | None = None
+    exposures: int | None = None
+    """Requests that held memory."""
+    duration_ms: float | None = None
+    """Of the session, by the store's clock."""
+    session_id: str | None = None
+    execution_id: str | None = None
+    failure: str | None = None
+    """The failure code, or the name of the error."""
+
+
+@dataclass(slots=True)
+class ExperimentRun:
+    """An experiment with the trials that are known so far."""
+
+    experiment: Experiment
+    records: list[TrialRecord] = field(default_factory=list)
+    """In the order in which they were done."""
+    bindings: dict[str, MemoryInterventionTrialBinding] = field(default_factory=dict)
+    """Those of finished trials, by trial id."""
+    total: int = 0
+    finished: bool = False
+
+    @property
+    def failures(self) -> list[TrialRecord]:
+        """Trials without a score that ought to have one."""
+        return [record for record in self.records if record.score is None and record.status != NOT_APPLICABLE]
+
+    def pairs(self) -> Iterator[Pair]:
+        """Yield each trial of an intervention beside the baseline's trial of the same case and repeat."""
+        name = self.experiment.baseline.name
+        before = {(item.case_id, item.repeat): item for item in self.records if item.intervention == name}
+        for record in self.records:
+            beside = before.get((record.case_id, record.repeat))
+            if record.intervention == name or beside is None or record.status == NOT_APPLICABLE:
+                continue
+            yield Pair(beside, record, self._mismatches(beside, record))
+
+    def _mismatches(self, before: TrialRecord, after: TrialRecord) -> tuple[MemoryInterventionMismatch, ...]:
+        baseline, other = self.bindings.get(before.trial_id), self.bindings.get(after.trial_id)
+        if baseline is None or other is None:
+            return ()
+        return MemoryInterventionComparability.create(baseline=baseline, intervention=other).mismatches
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two trials of one case that ought to differ in nothing but the intervention."""
+
+    baseline: TrialRecord
+    intervention: TrialRecord
+    mismatches: tuple[MemoryInterventionMismatch, ...]
+    """Why they are not compared; empty when they are."""
+
+    @property
+    def difference(self) -> float | None:
+        """The intervention's score less the baseline's; None when either has none."""
+        if self.baseline.score is None or self.intervention.score is None:
+            return None
+        return self.intervention.score - self.baseline.score
+
+
+NOT_APPLICABLE = "not_applicable"
+ERROR = "error"
+Progress = Callable[[ExperimentRun], None]
+
+
+async def run_experiment(
+    experiment: Experiment,
+    study: MemoryStudy,
+    *,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    progress: Progress | None = None,
+    run: ExperimentRun | None = None,
+) -> ExperimentRun:
+    """Run every trial, `concurrency` at once, and return what came of them.
+
+    Safe to repeat after a crash or a cancellation, with the same study. A trial that cannot be executed is recorded and
+    the others go on. `progress` is called after each trial; `run` is filled in place, for those who look on.
+    """
+    if concurrency < 1:
+        raise InvalidInput("At least one trial runs at a time.")
+    run = run or ExperimentRun(experiment)
+    waiting = list(reversed(experiment.trials()))
+    run.total = len(waiting)
+
+    async def work() -> None:
+        while waiting:
+            planned = waiting.pop()
+            run.records.append(await _record(run, study, planned))
+            if progress is not None:
+                progress(run)
+
+    tasks = [asyncio.create_task(work(), name="cayu trial") for _ in range(min(concurrency, run.total))]
+    try:
+        await asyncio.gather(*tasks)
+        run.finished = True
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return run
+
+
+async def _record(run: ExperimentRun, study: MemoryStudy, planned: PlannedTrial) -> TrialRecord:
+    known = {
+        "trial_id": planned.trial_id,
+        "case_id": planned.case.case_id,
+        "topic": planned.case.topic,
+        "intervention": planned.intervention.name,
+        "repeat": planned.repeat,
+    }
+    try:
+        if not planned.intervention.applies_to(planned.case, study.memories):
+            return TrialRecord(**known, status=NOT_APPLICABLE)
+        outcome = await study.executor.execute_trial(study.request(planned))
+    except CayuError as error:
+        return TrialRecord(**known, status=ERROR, failure=type(error).__name__)
+    if outcome.binding is not None:
+        run.bindings[planned.trial_id] = outcome.binding
+    return TrialRecord(**known, **_found(outcome))
+
+
+def _found(outcome: MemoryInterventionTrialOutcome) -> dict[str, object]:
+    execution, evaluated = outcome.execution, outcome.eval_result
+    found: dict[str, object] = {
+        "status": str(execution.status),
+        "phase": str(execution.phase),
+        "session_id": execution.session_id,
+        "execution_id": execution.execution_id,
+        "failure": execution.failure_code,
+        "receipt": str(outcome.receipt.status) if outcome.receipt is not None else None,
+    }
+    if outcome.binding is not None:
+        found["exposures"] = outcome.binding.attribution.observed_exposures
+    if evaluated is None:
+        return found
+    checks = {check.name: check.passed for check in evaluated.assertions}
+    return found | {
+        "score": evaluated.score,
+        "passed": evaluated.status == "passed" if evaluated.score is not None else None,
+        "expected_seen": checks.get("expected_entries_seen"),
+        "answer": evaluated.final_output,
+        "duration_ms": evaluated.duration_ms,
+    }
+
+
+def trial_records(runs: Iterable[ExperimentRun]) -> list[TrialRecord]:
+    """Return the records of several runs, one after the other."""
+    return [record for run in runs for record in run.records]
