@@ -1,6 +1,6 @@
 """What each intervention did to the score: paired differences by question, with errors that respect their topics.
 
-After Miller (2024), "Adding Error Bars to Evals": repeats are averaged within a question, each question is compared with
+After Miller (2024), "Adding Error Bars to Evals": repeats are averaged within a question, a question is compared with
 itself under the baseline, and the standard error of the mean difference is clustered by topic, with the regression's
 small-sample correction and Student's t over the topics. The p-value is of a permutation test that flips the signs of
 whole topics, corrected over the interventions by Holm's method. The statistics are those of statsmodels and scipy.
