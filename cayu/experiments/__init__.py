@@ -2,7 +2,7 @@
 
 from cayu.experiments.arms import Intervention, baseline, inject, omit, omit_expected, recall_off, replace_expected
 from cayu.experiments.design import Experiment, PlannedTrial
-from cayu.experiments.effects import Effect, effects, estimate, holm
+from cayu.experiments.effects import Effect, estimate, estimate_effects, holm
 from cayu.experiments.study import MemoryStudy, StudyStores, Subject
 from cayu.experiments.sweep import ExperimentRun, Pair, TrialRecord, run_experiment
 
@@ -18,8 +18,8 @@ __all__ = [
     "Subject",
     "TrialRecord",
     "baseline",
-    "effects",
     "estimate",
+    "estimate_effects",
     "holm",
     "inject",
     "omit",

@@ -65,7 +65,7 @@ class Question(NamedTuple):
         return self.score - self.baseline
 
 
-def effects(run: ExperimentRun) -> tuple[Effect, ...]:
+def estimate_effects(run: ExperimentRun) -> tuple[Effect, ...]:
     """Return the effect of each intervention, in the order of the experiment."""
     arms: dict[str, list[Pair]] = {
         arm.name: [] for arm in run.experiment.interventions if arm.name != run.experiment.baseline.name

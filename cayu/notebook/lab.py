@@ -19,6 +19,7 @@ from cayu.errors import InvalidInput, LabClosed, LabNotQuiet, OnLabLoop
 from cayu.events import Event
 from cayu.messages import Message
 from cayu.notebook.bridge import CLOSING_SECONDS, Bridge
+from cayu.notebook.experimenting import Experimenting
 from cayu.notebook.frames import Ask, Data
 from cayu.notebook.handles import ApprovalHandle, Pending, SessionHandle
 from cayu.notebook.naming import Decidable, Named, actor, pending_action, session_id
@@ -48,7 +49,7 @@ Factory = Callable[..., Any]
 MOST_PENDING = 1000
 
 
-class Lab(Operating, Frames):
+class Lab(Operating, Experimenting, Frames):
     """An application at work in a notebook or a script. Make one with `Lab.open`; close it, or let the exit do so."""
 
     def __init__(
@@ -65,6 +66,8 @@ class Lab(Operating, Frames):
         self._factory = factory
         self._bridge = Bridge()
         self._closed = False
+        self.experiments = []
+        self._opened = []
         try:
             self.app = self._build()
         except BaseException:
@@ -235,7 +238,7 @@ class Lab(Operating, Frames):
 
     def restart(self) -> None:
         """Drop the application with everything it holds, and build it anew on the same store."""
-        self.call(self.app.aclose())
+        self.call(self._shut())
         self.app = self._build()
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -278,6 +281,7 @@ class Lab(Operating, Frames):
     def check_quiet(self) -> None:
         """Raise `LabNotQuiet` for problems that nobody has read and sessions still at work; the last cell calls it."""
         unread = [f"{problem.type} in {problem.source}" for problem in self.problems.unread()]
+        unread += [f"experiment {each.experiment.name} still runs" for each in self.experiments if not each.done]
         unread += [f"session {session_id} is still at work" for session_id in self.app.services.drives]
         if unread:
             raise LabNotQuiet(count=len(unread), problems="; ".join(unread))
@@ -291,9 +295,13 @@ class Lab(Operating, Frames):
         self._closed = True
         atexit.unregister(self.close)
         try:
-            self._bridge.submit(self.app.aclose()).result(CLOSING_SECONDS)
+            self._bridge.submit(self._shut()).result(CLOSING_SECONDS)
         finally:
             self._bridge.close()
+
+    async def _shut(self) -> None:
+        await self._close_studies()
+        await self.app.aclose()
 
     def __enter__(self) -> Self:
         """Return the lab."""

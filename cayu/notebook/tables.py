@@ -8,7 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from cayu.notebook import frames, timings
+from cayu.experiments.effects import estimate_effects
+from cayu.experiments.sweep import ExperimentRun
+from cayu.notebook import frames, timings, trials
 from cayu.notebook.frames import Ask, Conditions, Data, Progress
 from cayu.notebook.problems import Problems
 from cayu.notebook.schemas import columns_of
@@ -34,6 +36,10 @@ class Frames(ABC):
     @abstractmethod
     def _gathered(self, gather: Gather, ask: Ask) -> Data:
         """Run one gathering over the store and return its columns."""
+
+    @abstractmethod
+    def _runs(self) -> list[ExperimentRun]:
+        """Return the latest run of each experiment."""
 
     @abstractmethod
     def _timings_read(self, session: str | None) -> TimingsRead:
@@ -70,19 +76,35 @@ class Frames(ABC):
         """Return a row per approval or question, decided or pending. See `cayu.notebook.schema("approvals_df")`."""
         return self._frame("approvals_df", frames.approvals_data, where, **ask)
 
+    def recall_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per memory that a recall considered. See `cayu.notebook.schema("recall_df")`."""
+        return self._frame("recall_df", trials.recall_data, where, **ask)
+
+    def trials_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per trial of the experiments of this lab. See `cayu.notebook.schema("trials_df")`.
+
+        After a restart, run an experiment again: its trials are read from the journal.
+        """
+        return frames.finished(asked("trials_df", where, **ask), trials.trials_data(self._runs()))
+
+    def effects_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
+        """Return a row per intervention of the experiments of this lab. See `cayu.notebook.schema("effects_df")`."""
+        found = [(run.experiment.name, estimate_effects(run)) for run in self._runs()]
+        return frames.finished(asked("effects_df", where, **ask), trials.effects_data(found))
+
     def errors_df(self, where: Conditions = None, **ask: Any) -> pd.DataFrame:
         """Return what was caught in callbacks and background work, and count it as read."""
-        asked = _asked("errors_df", where, **ask)
+        wanted = asked("errors_df", where, **ask)
         shown = self.problems.read()
         names = [column.name for column in columns_of("errors_df")]
-        return frames.finished(asked, {name: [getattr(problem, name) for problem in shown] for name in names})
+        return frames.finished(wanted, {name: [getattr(problem, name) for problem in shown] for name in names})
 
     def _frame(self, name: str, gather: Gather, where: Conditions, **more: Any) -> pd.DataFrame:
-        ask = _asked(name, where, **more)
+        ask = asked(name, where, **more)
         return frames.finished(ask, self._gathered(gather, ask))
 
     def _timing_frame(self, name: str, tabulate: Tabulate, where: Conditions, **more: Any) -> pd.DataFrame:
-        ask = _asked(name, where, **more)
+        ask = asked(name, where, **more)
         read = self._timings_read(ask.session_id)
         frame = frames.finished(ask, tabulate(read.records, ask))
         if read.skipped:
@@ -90,7 +112,7 @@ class Frames(ABC):
         return frame
 
 
-def _asked(
+def asked(
     name: str,
     where: Conditions,
     columns: Sequence[str] | None = None,

@@ -2,7 +2,15 @@
 
 from cayu.sessions.streams import SessionStore
 from cayu.storage.budgets import InMemoryBudgetLedger, SQLiteBudgetLedger
-from cayu.storage.datasets import Question, handbook_entries, handbook_questions, manifest, python_topics
+from cayu.storage.datasets import (
+    Control,
+    Question,
+    handbook_controls,
+    handbook_entries,
+    handbook_questions,
+    manifest,
+    python_topics,
+)
 from cayu.storage.interventions import (
     InMemoryMemoryInterventionExecutionStore,
     SQLiteMemoryInterventionExecutionStore,
@@ -12,6 +20,7 @@ from cayu.storage.snapshots import InMemoryAgentSnapshotStore, SQLiteAgentSnapsh
 from cayu.storage.sql.sqlite import SQLiteKnowledgeStore, SQLiteSessionStore
 
 __all__ = [
+    "Control",
     "InMemoryAgentSnapshotStore",
     "InMemoryBudgetLedger",
     "InMemoryKnowledgeStore",
@@ -24,6 +33,7 @@ __all__ = [
     "SQLiteMemoryInterventionExecutionStore",
     "SQLiteSessionStore",
     "SessionStore",
+    "handbook_controls",
     "handbook_entries",
     "handbook_questions",
     "manifest",

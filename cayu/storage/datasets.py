@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from cayu.canonical import file_digest, loads
 from cayu.errors import DatasetError
@@ -29,6 +29,21 @@ class Question(Frozen):
     """Ids of the entries that hold the answer."""
     answer: str
     """Words that occur in an expected entry."""
+
+
+class Control(Frozen):
+    """An entry that misleads about one question, or does not matter to it."""
+
+    id: str
+    question_id: str
+    kind: Literal["irrelevant", "stale", "conflicting", "adversarial"]
+    """A stale one takes the place of the first expected entry; a conflicting or adversarial one stands beside it."""
+    title: str
+    text: str
+    """Never holds the question's answer."""
+    namespace: str
+    """That of the question."""
+    labels: dict[str, str] = {}
 
 
 @cache
@@ -66,6 +81,11 @@ def handbook_entries() -> tuple[KnowledgeEntry, ...]:
 def handbook_questions() -> tuple[Question, ...]:
     """Return 60 questions about the handbook with their expected entries and answers. Raises `DatasetError`."""
     return tuple(Question.model_validate(line) for line in _lines("questions.jsonl"))
+
+
+def handbook_controls() -> tuple[Control, ...]:
+    """Return 240 controls for memory experiments, one of each kind for each question. Raises `DatasetError`."""
+    return tuple(Control.model_validate(line) for line in _lines("controls.jsonl"))
 
 
 def python_topics() -> tuple[KnowledgeEntry, ...]:

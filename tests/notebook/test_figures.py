@@ -16,7 +16,7 @@ from cayu.errors import InvalidInput
 from cayu.notebook.figures import Picture, compare, phase_ecdf, phase_stack, store_cost, timeline, worked_example
 from cayu.notebook.figures.drawing import PLOTLY_MIME, SVG_MIME
 from cayu.notebook.figures.folding import fold
-from cayu.notebook.figures.palette import ALL_PHASES, COLOURS, CONSUMER, luminance
+from cayu.notebook.figures.palette import ALL_PHASES, COLOURS, CONSUMER, COSTS, HELPS, UNDECIDED, luminance
 from cayu.notebook.figures.rounds import COST_COLUMNS, STACK_COLUMNS
 from cayu.notebook.figures.scene import Style
 from cayu.notebook.figures.sources import FULL
@@ -361,7 +361,7 @@ def test_more_than_the_budget_is_put_together_and_said() -> None:
 
 
 def test_every_phase_has_a_colour_of_its_own_that_can_be_seen() -> None:
-    assert set(ALL_PHASES) | {CONSUMER} == set(COLOURS)
+    assert {*ALL_PHASES, CONSUMER, COSTS, HELPS, UNDECIDED} == set(COLOURS)
     assert len(set(COLOURS.values())) == len(COLOURS)
     for phase in ALL_PHASES:
         light = luminance(COLOURS[phase])

@@ -1,6 +1,7 @@
 """Tests the data files: their digests, their counts, and that each question is answered where it says."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +11,23 @@ import pytest
 
 from cayu.canonical import file_digest
 from cayu.errors import DatasetError
-from cayu.storage import datasets, handbook_entries, handbook_questions, manifest, python_topics
+from cayu.knowledge.ranking import content_tokens, text_score
+from cayu.storage import (
+    Control,
+    datasets,
+    handbook_controls,
+    handbook_entries,
+    handbook_questions,
+    manifest,
+    python_topics,
+)
+
+KINDS = ("irrelevant", "stale", "conflicting", "adversarial")
+READERS = {
+    "controls.jsonl": handbook_controls,
+    "handbook.jsonl": handbook_entries,
+    "questions.jsonl": handbook_questions,
+}
 
 
 @pytest.fixture
@@ -88,7 +105,67 @@ def test_an_answer_stands_nowhere_else() -> None:
     assert doubled == []
 
 
-@pytest.mark.parametrize("name", ["handbook.jsonl", "questions.jsonl"])
+def test_each_question_has_one_control_of_each_kind() -> None:
+    controls = handbook_controls()
+    questions = {question.id: question for question in handbook_questions()}
+    entries = {entry.id: entry for entry in handbook_entries()}
+    assert [(control.question_id, control.kind) for control in controls] == [
+        (q, kind) for q in questions for kind in KINDS
+    ]
+    assert [control.id for control in controls] == [f"{c.question_id}-{c.kind}" for c in controls]
+    for control in controls:
+        question = questions[control.question_id]
+        expected = entries[question.expected_entries[0]]
+        assert (control.namespace, expected.visibility) == (expected.namespace, "public")
+        assert control.title.strip()
+        assert 40 <= len(control.text.split()) <= 60
+        if control.kind == "irrelevant":
+            assert control.labels == {"site": expected.labels["site"]}
+        else:
+            assert control.labels == expected.labels
+        assert (control.title == expected.title) == (control.kind == "stale")
+
+
+def test_the_lines_of_the_controls_have_the_columns_of_their_record() -> None:
+    lines = (datasets.folder() / "controls.jsonl").read_text(encoding="utf-8").splitlines()
+    assert {tuple(json.loads(line)) for line in lines} == {tuple(Control.model_fields)}
+
+
+def test_a_control_never_holds_the_answer() -> None:
+    answers = {question.id: question.answer.lower() for question in handbook_questions()}
+    holders = [
+        control.id
+        for control in handbook_controls()
+        if answers[control.question_id] in control.title.lower() or answers[control.question_id] in control.text.lower()
+    ]
+    assert holders == []
+
+
+def test_no_two_controls_are_alike() -> None:
+    texts = [control.text for control in handbook_controls()] + [entry.text for entry in handbook_entries()]
+    sentences = Counter(sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+", text.lower()))
+    assert [sentence for sentence, times in sentences.items() if times > 1] == []
+    titles = Counter(control.title for control in handbook_controls() if control.kind != "stale")
+    titles.update({entry.title for entry in handbook_entries()})
+    assert [title for title, times in titles.items() if times > 1] == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "lowest", "highest"),
+    [("irrelevant", 0.0, 0.1), ("stale", 0.3, 1.0), ("conflicting", 0.35, 1.0), ("adversarial", 0.35, 1.0)],
+)
+def test_a_control_is_found_as_its_kind_should_be(kind: str, lowest: float, highest: float) -> None:
+    wanted = {question.id: content_tokens(question.question) for question in handbook_questions()}
+    scores = {
+        control.id: text_score(wanted[control.question_id], control.title, control.text)
+        for control in handbook_controls()
+        if control.kind == kind
+    }
+    assert len(scores) == 60
+    assert {id: score for id, score in scores.items() if not lowest <= score <= highest} == {}
+
+
+@pytest.mark.parametrize("name", sorted(READERS))
 @pytest.mark.parametrize("damage", ["byte", "ending", "cut", "gone", "unlisted"])
 def test_a_damaged_file_is_refused_by_name(copied: Path, name: str, damage: str) -> None:
     path = copied / name
@@ -105,7 +182,7 @@ def test_a_damaged_file_is_refused_by_name(copied: Path, name: str, damage: str)
         case "unlisted":
             (copied / "manifest.json").write_text(json.dumps({"files": []}))
     with pytest.raises(DatasetError) as caught:
-        handbook_entries() if name == "handbook.jsonl" else handbook_questions()
+        READERS[name]()
     assert caught.value.name == name
     assert name in str(caught.value)
 

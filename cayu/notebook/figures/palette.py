@@ -10,6 +10,8 @@ from cayu.timing.phases import PREPARATION_PHASES, ROUND_PHASES
 
 CONSUMER = "consumer"
 """What is left of a round's duration beside its phases: the time of whoever iterates over the events."""
+COSTS, HELPS, UNDECIDED = "costs", "helps", "undecided"
+"""What an intervention's effect is, as far as it can be told."""
 
 COLOURS: dict[str, str] = {
     "authorization": "#e8907f",
@@ -30,6 +32,9 @@ COLOURS: dict[str, str] = {
     "recall": "#b06ab3",
     "counting": "#d0812f",
     "preparation": "#667c33",
+    COSTS: "#d64545",
+    HELPS: "#2f8f83",
+    UNDECIDED: "#8d949b",
 }
 
 ALL_PHASES = (*ROUND_PHASES, *PREPARATION_PHASES)
