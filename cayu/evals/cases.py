@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any
 
 from pydantic import Field
 
@@ -39,18 +39,11 @@ class EvalCase(Frozen):
         return EvalCaseContractV1(case_id=self.case_id, case_revision=revision)
 
 
-class _Question(Protocol):
-    """A question of a data file."""
+def question_cases(questions: Iterable[Any]) -> tuple[EvalCase, ...]:
+    """Return questions such as `cayu.storage.handbook_questions()` as cases.
 
-    id: str
-    question: str
-    topic: str
-    expected_entries: tuple[str, ...]
-    answer: str
-
-
-def question_cases(questions: Iterable[_Question]) -> tuple[EvalCase, ...]:
-    """Return questions such as `cayu.storage.handbook_questions()` as cases."""
+    A question has an `id`, the `question`, its `answer`, the `expected_entries` and its `topic`.
+    """
     return tuple(
         EvalCase(
             case_id=question.id,

@@ -6,15 +6,30 @@ handbook, or the topics of the Python language reference.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from cayu import AgentSpec, CayuApp, Environment, EnvironmentSpec, ExecutionProfileBehaviorIdentity, KnowledgeStore
 from cayu.budgets import BudgetLedger
-from cayu.evals import EvalCase
-from cayu.examples.handbook import READERS
-from cayu.experiments import Subject
+from cayu.evals import EvalCase, question_cases
+from cayu.examples.handbook import READERS, load_handbook
+from cayu.experiments import (
+    Experiment,
+    MemoryStudy,
+    StudyStores,
+    Subject,
+    baseline,
+    inject,
+    key_beside,
+    omit_expected,
+    recall_off,
+    replace_expected,
+    run_experiment,
+)
 from cayu.knowledge import KnowledgeAccessScope
 from cayu.providers import ExtractiveModelProvider
 from cayu.recall import AutomaticRecallPolicy
 from cayu.sessions import SessionStore
+from cayu.storage import SQLiteKnowledgeStore, handbook_controls, handbook_questions
 
 PYTHON_READERS = KnowledgeAccessScope(allowed_namespaces=("python",))
 """What the reader of the language reference may read."""
@@ -44,6 +59,40 @@ def python_subject(knowledge: KnowledgeStore) -> Subject:
     """Return the reader over a store that holds the Python topics; they are long, so they get more room."""
     recall = AutomaticRecallPolicy(max_candidate_text_bytes=65_536, max_total_bytes=98_304, max_injected_items=2)
     return Subject(build_app=reader, agent_name="reader", knowledge=knowledge.bind(PYTHON_READERS), recall=recall)
+
+
+async def sweep(folder: str, name: str) -> int:
+    """Run the handbook's sweep in a folder and return how many trials have a score; for child processes."""
+    home = Path(folder)
+    knowledge, stores = SQLiteKnowledgeStore(home / "knowledge.db"), StudyStores.in_file(home / "memory.db")
+    await load_handbook(knowledge)
+    experiment = handbook_sweep(name)
+    study = await MemoryStudy.open(
+        handbook_subject(knowledge), experiment.cases, stores, key_beside(home / "memory.db")
+    )
+    try:
+        run = await run_experiment(experiment, study)
+    finally:
+        await stores.aclose()
+        await knowledge.aclose()
+    return sum(record.score is not None for record in run.records)
+
+
+def handbook_sweep(name: str, questions: int = 60, repeats: int = 1) -> Experiment:
+    """Return the experiment of the handbook's questions under every kind of intervention."""
+    controls = handbook_controls()
+    return Experiment(
+        cases=question_cases(handbook_questions()[:questions]),
+        interventions=(
+            baseline(),
+            recall_off(),
+            omit_expected(),
+            replace_expected(controls),
+            *(inject(kind, controls) for kind in ("irrelevant", "conflicting", "adversarial")),
+        ),
+        repeats=repeats,
+        name=name,
+    )
 
 
 def python_cases() -> tuple[EvalCase, ...]:

@@ -3,6 +3,7 @@
 from cayu.experiments.arms import Intervention, baseline, inject, omit, omit_expected, recall_off, replace_expected
 from cayu.experiments.design import Experiment, PlannedTrial
 from cayu.experiments.effects import Effect, estimate, estimate_effects, holm
+from cayu.experiments.keys import key_beside
 from cayu.experiments.study import MemoryStudy, StudyStores, Subject
 from cayu.experiments.sweep import ExperimentRun, Pair, TrialRecord, run_experiment
 
@@ -22,6 +23,7 @@ __all__ = [
     "estimate_effects",
     "holm",
     "inject",
+    "key_beside",
     "omit",
     "omit_expected",
     "recall_off",

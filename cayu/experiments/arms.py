@@ -24,12 +24,35 @@ Changes = Callable[[EvalCase, Memories], Sequence[MemoryInterventionChange]]
 class Control(Protocol):
     """A prepared item, such as those of `cayu.storage.handbook_controls()`."""
 
-    question_id: str
-    kind: str
-    title: str
-    text: str
-    namespace: str
-    labels: dict[str, str]
+    @property
+    def question_id(self) -> str:
+        """The case that it was prepared for."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """A `MemoryNegativeControlKind`."""
+        ...
+
+    @property
+    def title(self) -> str:
+        """As an entry's."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """As an entry's."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """As an entry's."""
+        ...
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """As an entry's."""
+        ...
 
 
 def _nothing(case: EvalCase, memories: Memories) -> Sequence[MemoryInterventionChange]:

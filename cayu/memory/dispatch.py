@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
-import socket
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Any
 
 from cayu.crashpoints import reach
 from cayu.errors import CayuError, MemoryInterventionExecutionConflict
+from cayu.evals.fields import MAX_ID_CHARS
 from cayu.interventions.journal import MemoryInterventionExecutionStore
 from cayu.interventions.ownership import (
     DEFAULT_LEASE_SECONDS,
     Action,
+    DurableOperationOwnership,
+    DurableOperationOwnershipResult,
     DurableOperationOwnershipTransition,
 )
 from cayu.interventions.ownership import DurableOperationOwnershipDisposition as Disposition
@@ -30,6 +31,7 @@ from cayu.interventions.results import (
     MemoryInterventionRuntimeResult,
     memory_intervention_runtime_result_fingerprint,
 )
+from cayu.runtime.ownership import forget, is_gone, new_owner
 from cayu.shielding import finish, is_cancelling
 
 logger = logging.getLogger("cayu.memory")
@@ -38,7 +40,6 @@ RENEW_SECONDS = DEFAULT_LEASE_SECONDS / 3
 WAIT_SECONDS = 0.1
 """Between two looks at a dispatch that another process owns."""
 _TAKEN = (Disposition.ACQUIRED, Disposition.EXPIRED_TAKEN_OVER)
-_OWNER = f"{socket.gethostname()[:64]}-{os.getpid()}"
 
 Work = Callable[[MemoryInterventionExecutionRecord], Awaitable[MemoryInterventionRuntimeResult]]
 
@@ -57,18 +58,30 @@ class Dispatch:
         self._clock = clock
         self.record = record
         self._claim_id = f"claim-{secrets.token_hex(12)}"
+        self._owner_id = new_owner()[:MAX_ID_CHARS]
+
+    def leave(self) -> None:
+        """Say that this attempt is over, whatever became of it."""
+        forget(self._owner_id)
 
     async def own(self) -> bool:
-        """Wait until the dispatch is ours. False when the execution has gone on without us."""
+        """Wait until the dispatch is ours. False when the execution has gone on without us.
+
+        An owner whose process is provably gone is not waited for: its ownership is released in its name.
+        """
         while True:
-            disposition = await self._transition("claim")
-            if disposition in _TAKEN:
+            found = await self._transition("claim")
+            if found.disposition in _TAKEN:
                 return True
-            if disposition in (Disposition.OPERATION_ADVANCED, Disposition.SETTLED):
+            if found.disposition in (Disposition.OPERATION_ADVANCED, Disposition.SETTLED):
                 return False
-            if disposition is not Disposition.EQUIVALENT_LIVE_OWNER:
-                raise self._conflict(f"its dispatch cannot be owned ({disposition})")
-            await asyncio.sleep(WAIT_SECONDS)
+            owner = found.ownership
+            if found.disposition is not Disposition.EQUIVALENT_LIVE_OWNER or owner is None:
+                raise self._conflict(f"its dispatch cannot be owned ({found.disposition})")
+            if is_gone(owner.owner_id):
+                await self._transition("release", owner)
+            else:
+                await asyncio.sleep(WAIT_SECONDS)
 
     async def run(self, start: Work, recover: Work) -> bool:
         """Run the session by `start`, or by `recover` when it may have been dispatched before, and publish its end.
@@ -177,23 +190,25 @@ class Dispatch:
         except CayuError as error:
             logger.warning("the ownership of a trial was not released: %s", type(error).__name__)
 
-    async def _transition(self, action: Action) -> Disposition:
-        owner = self.record.runtime_dispatch_ownership
-        held = owner.generation if owner is not None and owner.claim_id == self._claim_id else 1
+    async def _transition(
+        self, action: Action, gone: DurableOperationOwnership | None = None
+    ) -> DurableOperationOwnershipResult:
+        """Ask for a transition of our own ownership, or of one whose owner is gone."""
+        owner = gone or self.record.runtime_dispatch_ownership
+        ours = gone is None and (owner is None or owner.claim_id != self._claim_id)
         result = await self._store.transition_runtime_dispatch_ownership(
             self.record.execution_id,
             DurableOperationOwnershipTransition(
                 operation_id=dispatch_operation(self.record.execution_id),
-                claim_id=self._claim_id,
-                owner_id=_OWNER,
+                claim_id=gone.claim_id if gone is not None else self._claim_id,
+                owner_id=gone.owner_id if gone is not None else self._owner_id,
                 action=action,
-                generation=None if action == "claim" else held,
+                generation=None if action == "claim" else 1 if ours or owner is None else owner.generation,
             ),
         )
-        disposition = result.ownership.disposition
-        if disposition in (*_TAKEN, Disposition.RENEWED):
+        if result.ownership.disposition in (*_TAKEN, Disposition.RENEWED):
             self.record = result.execution
-        return disposition
+        return result.ownership
 
     def _updated(self, known: dict[str, Any]) -> dict[str, Any]:
         return {**known, "updated_at": max(self._clock(), self.record.updated_at)}

@@ -188,7 +188,11 @@ class Trial:
             return await runner.recover(execution=record, **given)  # type: ignore[arg-type]
 
         dispatch = Dispatch(self._with.executions, self.record, self._clock)
-        if await dispatch.own() and await dispatch.run(start if self._fresh else recover, recover):
+        try:
+            ours = await dispatch.own() and await dispatch.run(start if self._fresh else recover, recover)
+        finally:
+            dispatch.leave()
+        if ours:
             self.record = dispatch.record
         else:
             await self._read_again()

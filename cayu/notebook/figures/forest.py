@@ -67,7 +67,8 @@ def _forest(known: Sequence[Effect], every: Sequence[Effect]) -> Scene:
         return NOTHING
     ends = [end for each in known for end in (each.low, each.high, each.difference) if end is not None]
     span = max(0.1, max(0.0, *ends) - min(0.0, *ends))
-    low, high = min(0.0, *ends) - 0.06 * span, max(0.0, *ends) + 0.34 * span
+    right = max(0.0, *ends) + 0.04 * span
+    low, high = min(0.0, *ends) - 0.06 * span, right + 0.42 * span
     bars, rules, words = [], [Rule(0.0, 0.0, 0.0, float(len(known)), "no difference")], []
     for place, effect in enumerate(known):
         assert effect.difference is not None
@@ -85,7 +86,7 @@ def _forest(known: Sequence[Effect], every: Sequence[Effect]) -> Scene:
                 hover=told,
             )
         )
-        words.append(Word(max(ends_of(effect)), middle, f"{effect.difference:+.2f}"))
+        words.append(Word(right, middle, _numbers(effect)))
     axis = Axis(low, high, tuple((at, tick_text(at)) for at in ticks(low, high)), "Difference in score to the baseline")
     panel = Panel(
         x=axis,
@@ -103,9 +104,9 @@ def _forest(known: Sequence[Effect], every: Sequence[Effect]) -> Scene:
     return Scene(f"What the memory was worth, over {counted(questions, 'question')}", (panel,), keys, _note(every))
 
 
-def ends_of(effect: Effect) -> list[float]:
-    """Return the numbers of an effect that lie on its line."""
-    return [end for end in (effect.difference, effect.low, effect.high) if end is not None]
+def _numbers(effect: Effect) -> str:
+    between = "" if effect.low is None or effect.high is None else f"  [{effect.low:+.2f}, {effect.high:+.2f}]"
+    return f"{effect.difference:+.2f}{between}".replace("-", "\N{MINUS SIGN}")
 
 
 _KEYS = {COSTS: "lowers the score", HELPS: "raises the score", UNDECIDED: "no difference could be told"}
