@@ -75,10 +75,11 @@ def made_up_owner(record: Record, **changes: Any) -> DurableOperationOwnership:
     return DurableOperationOwnership(**fields | changes)
 
 
-def session_claim(record: Record) -> RuntimeSessionCreateClaimReference:
+def session_claim(record: Record, operation: str | None = None) -> RuntimeSessionCreateClaimReference:
+    """Return the claim of a record's session for an operation, by default the record's own."""
     return RuntimeSessionCreateClaimReference(
         session_id=record.session_id,
-        operation_id=record.operation_fingerprint or "",
+        operation_id=operation or record.operation_fingerprint or "",
         request_authority_key_id="a key",
         request_authority_hmac_sha256=fingerprint("cayu.testing", "authority"),
         claim_id="a session's claim",
@@ -98,7 +99,7 @@ async def opened(open_store: Open, clock: FakeClock | None = None) -> AsyncItera
 async def taken_to(store: Store, phase: Phase, name: str = NAME) -> Record:
     """Begin an execution and take it on to a phase, owning its dispatch where that is needed."""
     record = await store.begin(first_record(name))
-    while record.phase is not phase:
+    for _ in range(ORDER[phase]):
         if record.phase is Phase.SESSION_BOUND:
             record = (await ask(store, "claim", name=name)).execution
         record = await store.compare_and_set(record, next_record(record))

@@ -16,7 +16,7 @@ from typing import Any
 from cayu.canonical import fingerprint
 from cayu.errors import InvalidInput, MemoryInterventionExecutionConflict
 from cayu.interventions.ownership import DurableOperationOwnershipDisposition as D
-from cayu.interventions.phases import FIELDS_OF
+from cayu.interventions.phases import FIELDS_OF, ORDER
 from cayu.interventions.phases import MemoryInterventionExecutionPhase as Phase
 from cayu.interventions.phases import MemoryInterventionExecutionStatus as Status
 from cayu.interventions.requests import MEMORY_INTERVENTION_EXECUTION_MAX_RECORD_BYTES
@@ -135,7 +135,7 @@ async def check_evidence(open_store: Open) -> None:
     async with opened(open_store) as store:
         record = await store.begin(first_record())
         known: list[str] = []
-        while record.phase is not Phase.FINALIZED:
+        for _ in range(ORDER[Phase.FINALIZED]):
             if record.phase is Phase.SESSION_BOUND:
                 record = (await ask(store, "claim")).execution
             for field in known:
@@ -155,9 +155,8 @@ def _changed(record: Record, field: str) -> dict[str, Any]:
             return {field: {"words": ["another"]}}
         case "operation_fingerprint":
             other = fingerprint("cayu.testing", "another")
-            claim = record.runtime_session_create_claim
-            moved = claim.model_copy(update={"operation_id": other}) if claim is not None else None
-            return {field: other} | ({"runtime_session_create_claim": moved} if moved is not None else {})
+            claimed = ORDER[record.phase] >= ORDER[Phase.EFFECT_RESOLVED]
+            return {field: other} | ({"runtime_session_create_claim": session_claim(record, other)} if claimed else {})
     return {field: fingerprint("cayu.testing", "another")}
 
 
@@ -172,7 +171,7 @@ async def check_controls(open_store: Open) -> None:
         for control in ("runtime_cancellation_observed", "runtime_timeout_observed"):
             await not_written(store, record, record.advanced(**{control: False}))
             await not_written(store, record, next_record(record, **{control: False}))
-        while record.phase is not Phase.EVALUATED:
+        for _ in (Phase.RUNTIME_TERMINAL, Phase.EVALUATED):
             record = await store.compare_and_set(record, next_record(record))
         final = next_record(record, status=Status.CANCELLED, failure_code="runtime_cancelled")
         await not_written(store, record, final.model_copy(update={"runtime_cancellation_observed": False}))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from lab.conftest import OpenNotebook
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-NAMES = ("01_first_session", "02_approvals", "03_restart", "04_phase_timing")
+NAMES = ("01_first_session", "02_approvals", "03_restart", "04_phase_timing", "05_memory_interventions")
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"
 
 OpenCopy = Callable[[str], NotebookPage]

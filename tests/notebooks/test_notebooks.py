@@ -52,7 +52,13 @@ def test_the_notebook_is_kept_clean(notebook: Path) -> None:
 
 
 def test_there_are_notebooks() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["01_first_session", "02_approvals", "03_restart", "04_phase_timing"]
+    assert [path.stem for path in NOTEBOOKS] == [
+        "01_first_session",
+        "02_approvals",
+        "03_restart",
+        "04_phase_timing",
+        "05_memory_interventions",
+    ]
 
 
 @pytest.mark.slow
