@@ -107,3 +107,15 @@ def test_the_timing_program_runs_as_it_stands(
         "staging": 2,
         "round_commit": 1,
     }
+
+
+@pytest.mark.slow
+def test_the_memory_program_runs_as_it_stands(tmp_path: Path) -> None:
+    [program] = [text for text in PROGRAMS if "estimate_effects" in text]
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    found = {words[0]: float(words[1]) for words in (line.split() for line in done.stdout.splitlines())}
+    assert found["omit_expected"] < -0.9
+    assert found["irrelevant"] == 0.0

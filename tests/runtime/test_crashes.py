@@ -79,7 +79,8 @@ EXECUTION = at("round.closed model.answered session.closing session.closed commi
 
 def test_every_named_point_is_crashed_at_somewhere() -> None:
     named = {point.partition(":")[0] for points in (*RUNS.values(), CONTINUATION) for point in points}
-    assert named == set(CRASH_POINTS)
+    trials = ("materialization.", "overlay.", "trial.")  # where executions of trials die, beside the tests of those
+    assert named == {name for name in CRASH_POINTS if not name.startswith(trials)}
 
 
 # Real processes over a file.
