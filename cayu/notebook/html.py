@@ -13,7 +13,7 @@ from cayu.canonical import JSON, dumps
 from cayu.clock import as_datetime
 from cayu.messages import Message
 from cayu.sessions.records import PendingAction
-from cayu.sessions.view import CallView, RoundView, SessionView
+from cayu.sessions.view import CallView, RecallView, RoundView, SessionView
 
 LONG_TEXT = 1200
 """Characters of one text that are shown before it is folded away."""
@@ -73,7 +73,9 @@ def session_html(view: SessionView) -> str:
     facts = f"{row.agent_name} · {row.model} · {numbers} · since {clock_time(view.started_at)}"
     lines = [f'<div class="cayu-muted"><code>{esc(row.id)}</code> {esc(facts)}</div>']
     rounds = iter(view.rounds)
-    for message in view.transcript:
+    recalled = {recall.position: recall for recall in view.recalls if recall.text}
+    for position, message in enumerate(view.transcript):
+        lines += [_recalled(recalled[position])] if position in recalled else []
         lines += _turn(message, rounds if message.tool_calls else None)
     if view.open_round is not None:
         lines += [_open_call(call) for call in view.open_round.calls]
@@ -109,6 +111,14 @@ def _turn(message: Message, rounds: Iterable[RoundView] | None) -> list[str]:
                 mark = "<b>error</b> " if part.is_error else ""
                 lines.append(_row("gets", f"{mark}{folded(part.content)}"))
     return lines
+
+
+def _recalled(recall: RecallView) -> str:
+    """Return what stood before a message of memory, by title; the text itself is folded away."""
+    shown = [item for item in recall.items if item["disposition"] != "left_out"]
+    names = ", ".join(str(item["title"] or item["id"]) for item in shown)
+    count = f"{len(shown)} note{'' if len(shown) == 1 else 's'}"
+    return _row("recalls", f"<details><summary>{count}: {esc(names)}</summary><pre>{esc(recall.text)}</pre></details>")
 
 
 def _open_call(call: CallView) -> str:
