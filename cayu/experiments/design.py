@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from cayu.errors import InvalidInput
 from cayu.evals.cases import EvalCase
+from cayu.evals.fields import MAX_ID_CHARS
 from cayu.experiments.arms import Intervention
 from cayu.interventions.specs import MemoryInterventionKind
 
@@ -21,6 +22,8 @@ class PlannedTrial:
     repeat: int
     """From 1."""
     trial_id: str
+    experiment: str
+    """The experiment's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,12 @@ class Experiment:
         ):
             if len(set(names)) < len(names):
                 raise InvalidInput(f"Two {what} have one name; give each its own.")
+        longest = max(len(trial.trial_id) for trial in self.trials())
+        if longest > MAX_ID_CHARS:
+            words = f"are up to {longest} characters long, and may have {MAX_ID_CHARS}"
+            raise InvalidInput(
+                f"The ids of the trials {words}; shorten the names of experiment, cases and interventions."
+            )
         if [arm.kind for arm in self.interventions].count(MemoryInterventionKind.AS_DECLARED) != 1:
             raise InvalidInput("An experiment has exactly one baseline; add baseline() to its interventions.")
 
@@ -60,7 +69,7 @@ class Experiment:
     def trials(self) -> tuple[PlannedTrial, ...]:
         """Return every trial in the order in which they are run, so that a part of them is a fair sample of all."""
         planned = [
-            PlannedTrial(case, arm, repeat, f"{self.name}/{self.seed}/{case.case_id}/{arm.name}/{repeat}")
+            PlannedTrial(case, arm, repeat, f"{self.name}/{self.seed}/{case.case_id}/{arm.name}/{repeat}", self.name)
             for repeat in range(1, self.repeats + 1)
             for case in self.cases
             for arm in self.interventions

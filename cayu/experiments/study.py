@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from cayu.budgets.ledger import DocumentBudgetLedger
 from cayu.errors import InvalidInput
 from cayu.evals.cases import EvalCase
 from cayu.evals.scoring import AnswerScoring
 from cayu.experiments.arms import Intervention, Memories
-from cayu.experiments.design import PlannedTrial
+from cayu.experiments.design import Experiment, PlannedTrial
 from cayu.interventions.journal import MemoryInterventionExecutionStore
 from cayu.interventions.requests import MemoryInterventionRequestFingerprintKey, MemoryInterventionTrialRequest
 from cayu.interventions.specs import MemoryInterventionKind, MemoryInterventionSpec
@@ -85,12 +87,20 @@ class StudyStores:
         return cls(InMemorySessionStore(), InMemoryAgentSnapshotStore(), InMemoryMemoryInterventionExecutionStore())
 
     @classmethod
-    def in_file(cls, path: str | Path, sessions: SessionStore | None = None) -> StudyStores:
-        """Return stores in one SQLite file; `sessions` stands in for a session store on it that is open already."""
+    def in_file(cls, path: str | Path) -> StudyStores:
+        """Return stores in one SQLite file, made when it is new."""
+        return cls.beside(SQLiteSessionStore(path))
+
+    @classmethod
+    def beside(cls, sessions: SessionStore) -> StudyStores:
+        """Return stores in the file of a session store. Raises `InvalidInput` for one that is no SQLite store."""
+        if not isinstance(sessions, SQLiteSessionStore):
+            words = "keeps nothing else; give the snapshots and the journal stores of their own"
+            raise InvalidInput(f"A {type(sessions).__name__} {words}: StudyStores(sessions, snapshots, executions).")
         return cls(
-            sessions or SQLiteSessionStore(path),
-            SQLiteAgentSnapshotStore(path),
-            SQLiteMemoryInterventionExecutionStore(path),
+            sessions,
+            SQLiteAgentSnapshotStore.beside(sessions),
+            SQLiteMemoryInterventionExecutionStore.beside(sessions),
         )
 
     async def aclose(self) -> None:
@@ -113,6 +123,7 @@ class MemoryStudy:
         self._environment = assembly.environment.spec.name if assembly.environment is not None else None
         assert assembly.recall is not None
         self._recall: AutomaticRecallPolicy = assembly.recall
+        self._specs: dict[tuple[str, str], MemoryInterventionSpec] = {}
 
     @classmethod
     async def open(
@@ -135,6 +146,8 @@ class MemoryStudy:
         ledger = DocumentBudgetLedger(sessions)
         app = await built(subject.build_app, sessions, ledger, knowledge, recall)
         assembly = app.assembly(subject.agent_name, subject.environment_name)
+        if assembly.recall != recall:
+            raise InvalidInput("build_app registers the agent without the recall policy that it is given; pass it on.")
         profile = AgentSnapshotExecutionProfileRef.of(assembly.profile)
         if profile.unavailable:
             words = "declares no identity, so no second application can be known to be the same"
@@ -183,12 +196,31 @@ class MemoryStudy:
             negative_control_kind=intervention.control,
         )
 
+    def check(self, experiment: Experiment) -> None:
+        """Make sure that every arm fits every case. Raises `InvalidInput`, which names the first that does not."""
+        for arm in experiment.interventions:
+            for case in experiment.cases:
+                if arm.applies_to(case, self.memories):
+                    self._spec(arm, case)
+
+    def _spec(self, arm: Intervention, case: EvalCase) -> MemoryInterventionSpec:
+        """Return the spec of an arm for a case, made once."""
+        name = (arm.name, case.contract.case_revision)
+        if name not in self._specs:
+            try:
+                self._specs[name] = self.spec(arm, case)
+            except ValidationError as refused:
+                reasons = "; ".join(error["msg"] for error in refused.errors(include_input=False, include_url=False))
+                words = f"Intervention {arm.name!r} does not fit case {case.case_id!r}"
+                raise InvalidInput(f"{words}: {reasons}.") from None
+        return self._specs[name]
+
     def request(
         self, planned: PlannedTrial, timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
     ) -> MemoryInterventionTrialRequest:
         """Return the request for one planned trial: the case's question, put to the agent."""
         return MemoryInterventionTrialRequest(
-            spec=self.spec(planned.intervention, planned.case),
+            spec=self._spec(planned.intervention, planned.case),
             candidate_id=planned.intervention.name,
             trial_id=planned.trial_id,
             case=planned.case.contract,
@@ -196,7 +228,7 @@ class MemoryStudy:
                 agent_name=self._agent,
                 environment_name=self._environment,
                 messages=(Message.text("user", planned.case.question),),
-                labels={"experiment": planned.trial_id.partition("/")[0], "intervention": planned.intervention.name},
+                labels={"experiment": planned.experiment, "intervention": planned.intervention.name},
             ),
             timeout_seconds=timeout_seconds,
         )

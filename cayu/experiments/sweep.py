@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cayu.errors import CayuError, InvalidInput
@@ -13,6 +14,8 @@ from cayu.interventions.comparability import MemoryInterventionComparability, Me
 from cayu.interventions.evidence import MemoryInterventionTrialBinding
 from cayu.interventions.results import MemoryInterventionTrialOutcome
 from cayu.messages import Frozen
+
+logger = logging.getLogger("cayu.experiments")
 
 DEFAULT_CONCURRENCY = 4
 
@@ -112,10 +115,13 @@ async def run_experiment(
     """Run every trial, `concurrency` at once, and return what came of them.
 
     Safe to repeat after a crash or a cancellation, with the same study. A trial that cannot be executed is recorded and
-    the others go on. `progress` is called after each trial; `run` is filled in place, for those who look on.
+    the others go on. A cancellation begins no more trials and waits for those in work; a second one stops them, and
+    they are recorded as cancelled for good. `progress` is called after each trial; `run` is filled in place, for those
+    who look on. Raises `InvalidInput`, before any trial, for an arm that does not fit a case.
     """
-    if concurrency < 1:
-        raise InvalidInput("At least one trial runs at a time.")
+    if type(concurrency) is not int or concurrency < 1:
+        raise InvalidInput("concurrency is a whole number from 1 on.")
+    study.check(experiment)
     run = run or ExperimentRun(experiment)
     waiting = list(reversed(experiment.trials()))
     run.total = len(waiting)
@@ -124,18 +130,39 @@ async def run_experiment(
         while waiting:
             planned = waiting.pop()
             run.records.append(await _record(run, study, planned))
-            if progress is not None:
-                progress(run)
+            _tell(progress, run)
 
     tasks = [asyncio.create_task(work(), name="cayu trial") for _ in range(min(concurrency, run.total))]
     try:
-        await asyncio.gather(*tasks)
-        run.finished = True
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
+        waiting.clear()
+        await _drained(tasks)
+    for task in tasks:
+        task.result()
+    run.finished = True
+    return run
+
+
+async def _drained(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for trials in work; when even this wait is cancelled, stop them."""
+    try:
+        await asyncio.wait(tasks)
+    except asyncio.CancelledError:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    return run
+        await asyncio.wait(tasks)
+        raise
+
+
+def _tell(progress: Progress | None, run: ExperimentRun) -> None:
+    """Tell whoever looks on; one that fails, fails alone."""
+    if progress is None:
+        return
+    try:
+        progress(run)
+    except Exception:
+        logger.warning("the progress of experiment %r could not be told", run.experiment.name, exc_info=True)
 
 
 async def _record(run: ExperimentRun, study: MemoryStudy, planned: PlannedTrial) -> TrialRecord:
@@ -179,8 +206,3 @@ def _found(outcome: MemoryInterventionTrialOutcome) -> dict[str, object]:
         "answer": evaluated.final_output,
         "duration_ms": evaluated.duration_ms,
     }
-
-
-def trial_records(runs: Iterable[ExperimentRun]) -> list[TrialRecord]:
-    """Return the records of several runs, one after the other."""
-    return [record for run in runs for record in run.records]

@@ -39,6 +39,8 @@ logger = logging.getLogger("cayu.memory")
 RENEW_SECONDS = DEFAULT_LEASE_SECONDS / 3
 WAIT_SECONDS = 0.1
 """Between two looks at a dispatch that another process owns."""
+MOST_WRITES = 3
+"""Attempts at one step, each under an ownership that was taken anew."""
 _TAKEN = (Disposition.ACQUIRED, Disposition.EXPIRED_TAKEN_OVER)
 
 Work = Callable[[MemoryInterventionExecutionRecord], Awaitable[MemoryInterventionRuntimeResult]]
@@ -115,6 +117,8 @@ class Dispatch:
             raise
         if not done:
             return await finish(self._settle(task, "runtime_timeout_observed", recover))
+        if task.cancelled():
+            raise self._conflict("its runner cancelled itself")
         return await finish(self._publish(task.result()))
 
     @property
@@ -162,17 +166,19 @@ class Dispatch:
 
     async def _write(self, step: Callable[[MemoryInterventionExecutionRecord], Any]) -> bool:
         """Take the record on by one step as its owner. False when it has gone on without us."""
-        while True:
+        for attempt in range(MOST_WRITES):
             try:
                 self.record = await self._store.compare_and_set(self.record, step(self.record))
+                return True
             except MemoryInterventionExecutionConflict:
                 found = await self._store.load(self.record.execution_id)
                 if found is None or found.revision != self.record.revision:
                     return False
-                if not await self.own():
+                if attempt == MOST_WRITES - 1:
+                    raise
+                if not await self.own():  # the lease had run out while nobody else wanted the dispatch
                     return False
-                continue
-            return True
+        return False
 
     async def _renew(self) -> None:
         """Prolong the ownership while the session runs; one that has run out is taken again when it is written."""

@@ -36,7 +36,6 @@ class Experimenting(ABC):
     where: str
     experiments: list[ExperimentHandle]
     """Those that were begun in this lab, the oldest first."""
-    _opened: list[StudyStores]
 
     @abstractmethod
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -82,8 +81,7 @@ class Experimenting(ABC):
         key: MemoryInterventionRequestFingerprintKey | None,
         scoring: AnswerScoring,
     ) -> MemoryStudy:
-        stores = StudyStores.in_file(self.where, self._working().session_store)
-        self._opened.append(stores)
+        stores = StudyStores.beside(self._working().session_store)
         return await MemoryStudy.open(subject, cases, stores, key or key_beside(self.where), scoring)
 
     def experiment(
@@ -112,14 +110,10 @@ class Experimenting(ABC):
         """Return the latest run of each experiment."""
         return list({handle.experiment.name: handle.run for handle in self.experiments}.values())
 
-    async def _close_studies(self) -> None:
-        """End what runs, and close what was opened; the lab's own session store stays."""
+    async def _end_experiments(self) -> None:
+        """End what runs."""
         for handle in self.experiments:
             await handle.acancel()
-        for stores in self._opened:
-            await stores.executions.aclose()
-            await stores.snapshots.aclose()
-        self._opened.clear()
 
 
 class ExperimentHandle:
@@ -167,7 +161,7 @@ class ExperimentHandle:
         return self
 
     def cancel(self) -> None:
-        """Stop, and wait until all is at rest; the same experiment goes on from there when it is begun again."""
+        """Begin no more trials, and wait for those in work; the same experiment goes on when it is begun again."""
         self.lab.call(self.acancel())
 
     async def acancel(self) -> None:

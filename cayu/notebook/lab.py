@@ -67,7 +67,6 @@ class Lab(Operating, Experimenting, Frames):
         self._bridge = Bridge()
         self._closed = False
         self.experiments = []
-        self._opened = []
         try:
             self.app = self._build()
         except BaseException:
@@ -300,7 +299,7 @@ class Lab(Operating, Experimenting, Frames):
             self._bridge.close()
 
     async def _shut(self) -> None:
-        await self._close_studies()
+        await self._end_experiments()
         await self.app.aclose()
 
     def __enter__(self) -> Self:

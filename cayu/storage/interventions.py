@@ -21,7 +21,9 @@ from cayu.interventions.journal import (
 from cayu.interventions.ownership import DurableOperationOwnershipTransition
 from cayu.interventions.records import MemoryInterventionExecutionRecord
 from cayu.storage.memory import InMemoryDocuments
+from cayu.storage.sql.sqlite.database import Database
 from cayu.storage.sql.sqlite.documents import SQLiteDocuments
+from cayu.storage.sql.sqlite.sessions import SQLiteSessionStore
 
 COLLECTION = "memory-intervention-executions"
 
@@ -104,7 +106,22 @@ class SQLiteMemoryInterventionExecutionStore(_DocumentExecutionStore):
 
     def __init__(self, path: str | Path, *, ownership_clock: Callable[[], datetime] | None = None) -> None:
         """`path` may be that of a session store; `ownership_clock` gives the store's time, else this machine does."""
-        super().__init__(SQLiteDocuments(path, clock=_OwnershipClock(ownership_clock) if ownership_clock else None))
+        super().__init__(_sqlite(path, ownership_clock))
+
+    @classmethod
+    def beside(cls, sessions: SQLiteSessionStore) -> SQLiteMemoryInterventionExecutionStore:
+        """Return a journal in the file of a session store and over its connections, which closing it leaves open.
+
+        Stores of one process on one file get on better over one connection: they share commits instead of waiting for
+        each other's.
+        """
+        store = cls.__new__(cls)
+        _DocumentExecutionStore.__init__(store, _sqlite(sessions.database, None))
+        return store
+
+
+def _sqlite(place: str | Path | Database, clock: Callable[[], datetime] | None) -> SQLiteDocuments:
+    return SQLiteDocuments(place, clock=_OwnershipClock(clock) if clock else None)
 
 
 def _record(execution_id: str, row: JSON) -> MemoryInterventionExecutionRecord | None:

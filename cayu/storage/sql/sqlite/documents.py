@@ -14,8 +14,10 @@ from cayu.storage.sql.sqlite.metering import MeteredConnection
 class SQLiteDocuments:
     """Documents in one file, shared safely between processes of one machine; the file may be a session store's."""
 
-    def __init__(self, path: str | Path, *, clock: Clock | None = None) -> None:
-        self._database = Database(path)
+    def __init__(self, place: str | Path | Database, *, clock: Clock | None = None) -> None:
+        """`place` is a path, or the open database of another store, whose connections are shared and left open."""
+        self._shares = isinstance(place, Database)
+        self._database = place if isinstance(place, Database) else Database(place)
         self._clock = clock or SystemClock()
 
     async def transact(self, collection: str, id: str, decide: Decide) -> JSON:
@@ -31,8 +33,9 @@ class SQLiteDocuments:
         return (self._database.path,)
 
     async def aclose(self) -> None:
-        """Close the connections."""
-        await self._database.aclose()
+        """Close the connections, unless they are another store's."""
+        if not self._shares:
+            await self._database.aclose()
 
 
 def transact(raw: MeteredConnection, collection: str, id: str, decide: Decide, now: int) -> JSON:

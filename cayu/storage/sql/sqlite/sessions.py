@@ -62,6 +62,11 @@ class SQLiteSessionStore(SessionStore):
         """The file."""
         return self._database.path
 
+    @property
+    def database(self) -> Database:
+        """The connections to the file, for stores beside this one."""
+        return self._database
+
     async def append(self, unit: Unit) -> tuple[StreamState, int]:
         """Write one unit in one transaction."""
         return await self._database.write(lambda raw: _append(raw, unit, self._clock.now_us()))
