@@ -41,6 +41,7 @@
     │   ├── StoreOutcomeUnknown                   transient
     │   ├── StoreFull
     │   ├── StoreNotADatabase
+    │   ├── StoredDocumentDamaged
     │   ├── StoreTooNew
     │   ├── StoreReadOnly
     │   └── StoreClosed
@@ -338,6 +339,14 @@ class StoreNotADatabase(StoreError):
 
     path: str
     problem: str
+
+
+class StoredDocumentDamaged(StoreError):
+    """Document {id!r} of {collection!r} was edited, or is damaged, and nothing goes on from it; nothing was written.
+    Restore the store from a copy."""
+
+    collection: str
+    id: str
 
 
 class StoreTooNew(StoreError):

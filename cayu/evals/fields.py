@@ -39,7 +39,9 @@ Fingerprint = Annotated[StrictStr, Field(pattern=FINGERPRINT_PATTERN)]
 """A SHA-256 or HMAC-SHA-256 as 64 lower-case hexadecimal digits."""
 Count = Annotated[StrictInt, Field(ge=0), BeforeValidator(_exact_integer)]
 """A whole number from 0 on; neither `True` nor `1.0` passes for one."""
-ExactBool = Annotated[bool, BeforeValidator(_exact_bool)]
+ExactFlag = BeforeValidator(_exact_bool)
+"""Keeps `1` from passing for the literal `True`."""
+ExactBool = Annotated[bool, ExactFlag]
 """A real boolean."""
 Exactly = BeforeValidator(_exact_integer)
 """Keeps `True` and `1.0` from passing for the literal 1."""

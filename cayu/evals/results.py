@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AwareDatetime, Field, field_validator
 
 from cayu.canonical import fingerprint, normalise
-from cayu.evals.fields import SessionId
+from cayu.evals.fields import ExactBool, SessionId
 from cayu.messages import Frozen
 from cayu.recall.attribution import MemoryAttribution
 
@@ -31,22 +30,22 @@ class EvalTrialResult(Frozen):
     trial_number: int = Field(default=1, ge=1, strict=True)
     status: EvalStatus
     session_id: SessionId | None = None
-    score: float | None = Field(default=None, ge=0.0, le=1.0)
+    score: float | None = Field(default=None, ge=0.0, le=1.0, strict=True)
     final_output: str | None = None
     structured_output: Any = None
     assertions: tuple[EvalAssertion, ...] = ()
     error: str | None = None
     """Why there is no score."""
-    evidence_complete: bool = True
+    evidence_complete: ExactBool = True
     usage_summary: dict[str, int] = {}
     memory_attribution: MemoryAttribution | None = None
-    started_at: datetime | None = None
-    completed_at: datetime | None = None
-    duration_ms: float | None = None
+    started_at: AwareDatetime | None = None
+    completed_at: AwareDatetime | None = None
+    duration_ms: float | None = Field(default=None, allow_inf_nan=False)
 
     _json = field_validator("structured_output")(normalise)
 
 
 def eval_trial_result_revision(result: EvalTrialResult) -> str:
     """Return the identity of a result, 64 hexadecimal digits: everything of it but its times."""
-    return fingerprint("cayu.eval-trial-result", result.model_dump(mode="json", exclude=set(_TIMES)))
+    return fingerprint("cayu.eval-trial-result", normalise(result.model_dump(mode="json", exclude=set(_TIMES))))

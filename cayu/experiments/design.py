@@ -50,16 +50,17 @@ class Experiment:
             ("cases", [case.case_id for case in self.cases]),
             ("interventions", [arm.name for arm in self.interventions]),
         ):
-            if len(set(names)) < len(names):
-                raise InvalidInput(f"Two {what} have one name; give each its own.")
+            double = next((name for name in names if names.count(name) > 1), None)
+            if double is not None:
+                raise InvalidInput(f"Two {what} are named {double!r}; give each its own name.")
+        if [arm.kind for arm in self.interventions].count(MemoryInterventionKind.AS_DECLARED) != 1:
+            raise InvalidInput("An experiment has exactly one baseline; add baseline() to its interventions.")
         longest = max(len(trial.trial_id) for trial in self.trials())
         if longest > MAX_ID_CHARS:
             words = f"are up to {longest} characters long, and may have {MAX_ID_CHARS}"
             raise InvalidInput(
                 f"The ids of the trials {words}; shorten the names of experiment, cases and interventions."
             )
-        if [arm.kind for arm in self.interventions].count(MemoryInterventionKind.AS_DECLARED) != 1:
-            raise InvalidInput("An experiment has exactly one baseline; add baseline() to its interventions.")
 
     @property
     def baseline(self) -> Intervention:
@@ -69,10 +70,15 @@ class Experiment:
     def trials(self) -> tuple[PlannedTrial, ...]:
         """Return every trial in the order in which they are run, so that a part of them is a fair sample of all."""
         planned = [
-            PlannedTrial(case, arm, repeat, f"{self.name}/{self.seed}/{case.case_id}/{arm.name}/{repeat}", self.name)
+            PlannedTrial(case, arm, repeat, self._trial_id(case, arm, repeat), self.name)
             for repeat in range(1, self.repeats + 1)
             for case in self.cases
             for arm in self.interventions
         ]
         random.Random(self.seed).shuffle(planned)  # noqa: S311 - an order, and no secret
         return tuple(planned)
+
+    def _trial_id(self, case: EvalCase, arm: Intervention, repeat: int) -> str:
+        """Return a trial's id, in which no name can pass for two."""
+        parts = (self.name, str(self.seed), case.case_id, arm.name, str(repeat))
+        return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)

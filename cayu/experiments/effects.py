@@ -8,10 +8,12 @@ whole topics, corrected over the interventions by Holm's method. The statistics 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from cayu.errors import InvalidInput
 from cayu.experiments.sweep import ExperimentRun, Pair
 from cayu.messages import Frozen
 
@@ -19,6 +21,8 @@ LEVEL = 0.95
 """Of the intervals."""
 POWER = 0.8
 """With which the smallest detectable effect would have been found."""
+PLACES = 12
+"""Decimal places of a difference; what is beyond them is rounding."""
 RESAMPLES = 9999
 """Permutations at most; with fewer than 14 topics all of them are taken."""
 
@@ -31,19 +35,23 @@ class Effect(Frozen):
     """That both arms have a score for."""
     topics: int
     baseline: float | None = None
-    """Mean score, from 0 to 1."""
+    """Mean score of these questions without the intervention, from 0 to 1."""
     score: float | None = None
     difference: float | None = None
     """Mean of the questions' differences, from -1 to 1; below zero when the intervention costs score."""
     standard_error: float | None = None
+    """Of the difference, clustered by topic; a single topic is taken apart into its questions. 0 when all questions
+    differ alike: then nothing is known of how others would."""
     low: float | None = None
     """Ends of the 95 % interval."""
     high: float | None = None
     p_value: float | None = None
+    """That signs of whole topics make a difference as large; with fewer than 6 topics it cannot be below 5 %."""
     p_holm: float | None = None
     """Corrected over all interventions of the experiment."""
     smallest_detectable: float | None = None
-    """The effect that this design would have found four times in five, at the 5 % level."""
+    """The effect that a design of this standard error finds four times in five, at the 5 % level without correction;
+    missing when the standard error is 0."""
     incomparable: int = 0
     """Pairs of trials that were left out, since they differ in more than the intervention."""
     unscored: int = 0
@@ -79,13 +87,16 @@ def estimate_effects(run: ExperimentRun) -> tuple[Effect, ...]:
 def estimate(differences: Sequence[float], topics: Sequence[str], seed: int = 0) -> dict[str, float]:
     """Return the statistics of paired differences, one per question, clustered by their topics.
 
-    With a single topic each question is taken for a topic of its own. Needs at least two questions.
+    With a single topic each question is taken for a topic of its own. `smallest_detectable` is missing when all
+    questions differ alike. Raises `InvalidInput` for fewer than two questions.
     """
+    if len(differences) < 2 or len(differences) != len(topics):
+        raise InvalidInput("Effects are estimated from at least two questions, each with its topic.")
     import numpy as np
     from scipy import stats
     from statsmodels.regression.linear_model import OLS
 
-    values = np.asarray(differences, dtype=float)
+    values = np.round(np.asarray(differences, dtype=float), PLACES)
     groups = np.unique(np.asarray(topics if len(set(topics)) > 1 else range(len(values))), return_inverse=True)[1]
     degrees = int(groups.max())
     mean = float(values.mean())
@@ -107,14 +118,9 @@ def estimate(differences: Sequence[float], topics: Sequence[str], seed: int = 0)
         rng=np.random.default_rng(seed),
     )
     reach = float(stats.t.ppf((1 + LEVEL) / 2, degrees) + stats.t.ppf(POWER, degrees))
-    return {
-        "difference": mean,
-        "standard_error": error,
-        "low": low,
-        "high": high,
-        "p_value": float(tested.pvalue) if values.any() else 1.0,
-        "smallest_detectable": reach * error,
-    }
+    found = {"difference": mean, "standard_error": error, "low": low, "high": high}
+    found["p_value"] = float(tested.pvalue) if values.any() else 1.0
+    return found | ({"smallest_detectable": reach * error} if error > 0 else {})
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -137,8 +143,8 @@ def _question(pairs: Sequence[Pair]) -> Question:
     count = len(pairs)
     return Question(
         pairs[0].baseline.topic,
-        sum(pair.baseline.score or 0.0 for pair in pairs) / count,
-        sum(pair.intervention.score or 0.0 for pair in pairs) / count,
+        math.fsum(pair.baseline.score or 0.0 for pair in pairs) / count,
+        math.fsum(pair.intervention.score or 0.0 for pair in pairs) / count,
     )
 
 
@@ -153,9 +159,9 @@ def _effect(name: str, pairs: Sequence[Pair], seed: int) -> Effect:
         "reasons": tuple(sorted({str(reason) for pair in pairs for reason in pair.mismatches})),
     }
     if asked:
-        known["baseline"] = sum(question.baseline for question in asked) / len(asked)
-        known["score"] = sum(question.score for question in asked) / len(asked)
-        known["difference"] = known["score"] - known["baseline"]
+        known["baseline"] = math.fsum(question.baseline for question in asked) / len(asked)
+        known["score"] = math.fsum(question.score for question in asked) / len(asked)
+        known["difference"] = round(known["score"] - known["baseline"], PLACES)
     if len(asked) > 1:
         known |= estimate([question.difference for question in asked], [question.topic for question in asked], seed)
     return Effect(**known)

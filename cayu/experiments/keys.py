@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from cayu.errors import InvalidInput
@@ -20,14 +22,23 @@ def key_beside(path: str | Path) -> MemoryInterventionRequestFingerprintKey:
     for a file that holds no key.
     """
     place = Path(f"{path}.key")
-    try:
-        handle = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        pass
-    else:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(SECRET_BYTES))
+    if not place.exists():
+        _keep(secrets.token_hex(SECRET_BYTES), place)
     try:
         return MemoryInterventionRequestFingerprintKey(KEY_ID, bytes.fromhex(place.read_text(encoding="ascii")))
     except ValueError:
         raise InvalidInput(f"{place} holds no request key; restore it, or name a key with key=.") from None
+
+
+def _keep(secret: str, place: Path) -> None:
+    """Write a secret unless another process was first; whoever looks finds all of it, or nothing."""
+    handle, name = tempfile.mkstemp(dir=place.parent, prefix=f"{place.name}.")  # which only its owner reads
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(secret)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(name, place)
+    finally:
+        os.unlink(name)

@@ -156,7 +156,9 @@ class MemoryStudy:
         parts = [FixedComponent(kind, value) for kind, value in _material(assembly, profile, recall, evaluator).items()]
         coordinator = AgentSnapshotCoordinator(stores.snapshots, [*parts, KnowledgeComponent(knowledge, access)])
         snapshot = await coordinator.capture(AgentSnapshotCaptureRequest(access=access))
-        factory = TrialApplicationFactory(subject.build_app, assembly, session_store=sessions, budget_ledger=ledger)
+        factory = TrialApplicationFactory(
+            subject.build_app, assembly, session_store=sessions, budget_ledger=ledger, hermetic=app.is_hermetic
+        )
         executor = MemoryInterventionExecutor(
             snapshots=coordinator,
             executions=stores.executions,

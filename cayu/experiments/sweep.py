@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cayu.errors import CayuError, InvalidInput
+from cayu.errors import InvalidInput
 from cayu.experiments.design import Experiment, PlannedTrial
 from cayu.experiments.study import MemoryStudy
 from cayu.interventions.comparability import MemoryInterventionComparability, MemoryInterventionMismatch
-from cayu.interventions.evidence import MemoryInterventionTrialBinding
+from cayu.interventions.evidence import MemoryInterventionReceiptStatus, MemoryInterventionTrialBinding
 from cayu.interventions.results import MemoryInterventionTrialOutcome
 from cayu.messages import Frozen
 
@@ -76,6 +76,8 @@ class ExperimentRun:
             yield Pair(beside, record, self._mismatches(beside, record))
 
     def _mismatches(self, before: TrialRecord, after: TrialRecord) -> tuple[MemoryInterventionMismatch, ...]:
+        if after.receipt in _NO_EFFECT:
+            return (MemoryInterventionMismatch.CHANGED_ITEM_REVISIONS,)
         baseline, other = self.bindings.get(before.trial_id), self.bindings.get(after.trial_id)
         if baseline is None or other is None:
             return ()
@@ -100,6 +102,7 @@ class Pair:
 
 
 NOT_APPLICABLE = "not_applicable"
+_NO_EFFECT = (str(MemoryInterventionReceiptStatus.CONFLICTING), str(MemoryInterventionReceiptStatus.INDETERMINATE))
 ERROR = "error"
 Progress = Callable[[ExperimentRun], None]
 
@@ -123,6 +126,8 @@ async def run_experiment(
         raise InvalidInput("concurrency is a whole number from 1 on.")
     study.check(experiment)
     run = run or ExperimentRun(experiment)
+    run.records.clear()
+    run.bindings.clear()
     waiting = list(reversed(experiment.trials()))
     run.total = len(waiting)
 
@@ -177,7 +182,8 @@ async def _record(run: ExperimentRun, study: MemoryStudy, planned: PlannedTrial)
         if not planned.intervention.applies_to(planned.case, study.memories):
             return TrialRecord(**known, status=NOT_APPLICABLE)
         outcome = await study.executor.execute_trial(study.request(planned))
-    except CayuError as error:
+    except Exception as error:
+        logger.warning("trial %r could not be executed", planned.trial_id, exc_info=True)
         return TrialRecord(**known, status=ERROR, failure=type(error).__name__)
     if outcome.binding is not None:
         run.bindings[planned.trial_id] = outcome.binding

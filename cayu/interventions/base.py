@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
-from pydantic import AfterValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from cayu.messages import Frozen
 
@@ -20,5 +20,11 @@ def _detached(value: Any) -> Any:
     return deepcopy(value)
 
 
+def _copied(value: Any) -> Any:
+    return value.model_copy() if isinstance(value, BaseModel) else value
+
+
 Detached = AfterValidator(_detached)
-"""Keeps a record apart from the value that it was made of: a change of the one does not show in the other."""
+"""Keeps a record apart from a value that it was made of and that can be changed inside."""
+Copied = AfterValidator(_copied)
+"""Keeps a record apart from a value whose own parts cannot be changed."""

@@ -19,8 +19,6 @@ from cayu.snapshots.records import (
     AgentSnapshotTrialBinding,
 )
 
-MAX_ID_CHARS = 256
-
 
 class MemoryInterventionReceiptStatus(StrEnum):
     """What the overlay did with an operation."""
@@ -153,6 +151,7 @@ class MemoryInterventionTrialBinding(Addressed):
             and self.receipt.memory_overlay_fingerprint == operation.memory_overlay_fingerprint
             and self.result.trial_fingerprint == trial.fingerprint
             and self.spec.snapshot_fingerprint == trial.snapshot_fingerprint
+            and self.receipt.requested_count == len(self.spec.changes)
         )
         if not agrees:
             raise ValueError("the parts are not of one trial")

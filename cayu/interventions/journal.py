@@ -84,8 +84,16 @@ class MemoryInterventionExecutionStore(ABC):
 
 
 def as_row(record: MemoryInterventionExecutionRecord) -> JSON:
-    """Return what a store keeps of a record. Raises `InvalidInput` for one of more than 1 MiB."""
-    body = record.model_dump(mode="json")
+    """Return what a store keeps of a record.
+
+    Raises `InvalidInput` for one of more than 1 MiB, and `MemoryInterventionExecutionConflict` for one that does not
+    agree with itself.
+    """
+    body = record.model_dump(mode="json", warnings=False)
+    try:
+        MemoryInterventionExecutionRecord.model_validate_json(dumps(body))
+    except ValidationError:
+        raise _conflict(record.execution_id, "the record does not agree with itself") from None
     size, most = len(dumps(body)), MEMORY_INTERVENTION_EXECUTION_MAX_RECORD_BYTES
     if size > most:
         words = f"Execution {record.execution_id!r} would have {size} bytes, and a record has at most {most}"
@@ -131,6 +139,8 @@ def decide_compare_and_set(
         raise _conflict(execution_id, f"it stands at revision {stands.revision}, not where the caller read it")
     _check_step(stands, desired)
     if stands.phase is not _P.SESSION_BOUND:
+        if any(getattr(stands, name) != getattr(desired, name) for name in (*_FLAGS, _OWNERSHIP)):
+            raise _conflict(execution_id, "controls and ownership change while a session is bound, and not otherwise")
         return desired
     owner, holder = stands.runtime_dispatch_ownership, desired.runtime_dispatch_ownership
     if owner is None or holder is None or not owner.is_held_by(holder) or not owner.is_live(now):

@@ -138,7 +138,8 @@ def decide_ownership(
     if request.action == "settle":
         return _D.SETTLED, current.settled(now)
     until = max(current.lease_expires_at, now + _lease(request))
-    return _D.RENEWED, current.model_copy(update={"renewed_at": now, "lease_expires_at": until})
+    renewed = max(current.renewed_at, now)  # a clock that was set back takes nothing from a lease
+    return _D.RENEWED, current.model_copy(update={"renewed_at": renewed, "lease_expires_at": until})
 
 
 def _claimed(

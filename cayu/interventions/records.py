@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BeforeValidator, model_validator
 
 from cayu.canonical import normalise
 from cayu.evals.fields import Count, ExactBool, Exactly, Fingerprint, Id, SessionId
-from cayu.interventions.base import Detached, ExecutionModel
+from cayu.interventions.base import Copied, ExecutionModel
 from cayu.interventions.ownership import DurableOperationOwnership, DurableOperationOwnershipState
 from cayu.interventions.phases import (
     FAILURE_OF,
@@ -68,10 +68,10 @@ class MemoryInterventionExecutionRecord(ExecutionModel):
     """Rises by one with every step; an ownership changes beside it."""
     runtime_cancellation_observed: ExactBool = False
     runtime_timeout_observed: ExactBool = False
-    runtime_session_create_claim: Annotated[RuntimeSessionCreateClaimReference | None, Detached] = None
+    runtime_session_create_claim: Annotated[RuntimeSessionCreateClaimReference | None, Copied] = None
     runtime_deadline_at: AwareDatetime | None = None
     """The first one that was set; a recovery keeps it."""
-    runtime_dispatch_ownership: Annotated[DurableOperationOwnership | None, Detached] = None
+    runtime_dispatch_ownership: Annotated[DurableOperationOwnership | None, Copied] = None
     created_at: AwareDatetime
     updated_at: AwareDatetime
     materialization_fingerprint: Fingerprint | None = None
@@ -114,6 +114,10 @@ class MemoryInterventionExecutionRecord(ExecutionModel):
         settled = owner is not None and owner.state is DurableOperationOwnershipState.SETTLED
         if settled != (ORDER[self.phase] >= ORDER[_P.RUNTIME_TERMINAL]):
             raise ValueError("the ownership is settled when the session has ended, and not before")
+        if claim is not None and claim.request_authority_key_id != self.request_key_id:
+            raise ValueError("the session is claimed under another key than the request's")
+        if self.runtime_deadline_at is not None and self.runtime_deadline_at < self.created_at:
+            raise ValueError("a deadline lies after the request")
         if claim is not None and (claim.session_id, claim.operation_id) != (
             self.session_id,
             self.operation_fingerprint,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from cayu.canonical import fingerprint, keyed_bytes, keyed_fingerprint
+from cayu.canonical import fingerprint, keyed_bytes, keyed_fingerprint, normalise
 from cayu.errors import InvalidInput
 from cayu.evals.cases import EvalCaseContractV1
 from cayu.evals.fields import Count, Exactly, Fingerprint, Id, SessionId
@@ -138,11 +138,12 @@ class MemoryInterventionTrialRequest(ExecutionModel):
 
     def identity_material(self) -> dict[str, Any]:
         """Return exactly what the request's fingerprint covers, as JSON."""
-        return self.model_dump(mode="json")
+        material: dict[str, Any] = normalise(self.model_dump(mode="json"))
+        return material
 
     @property
     def execution_id(self) -> str:
-        """Names the execution: the same for the same snapshot, spec id, candidate and trial."""
+        """Names the execution: the same for the same snapshot, candidate and trial, whatever is asked of them."""
         return f"trial-{self._named('execution')}"
 
     @property
@@ -156,5 +157,5 @@ class MemoryInterventionTrialRequest(ExecutionModel):
         return f"budget-{self._named('budget')}"
 
     def _named(self, kind: str) -> str:
-        ids = [self.spec.snapshot_fingerprint, self.spec.spec_id, self.candidate_id, self.trial_id]
+        ids = [self.spec.snapshot_fingerprint, self.candidate_id, self.trial_id]
         return fingerprint(f"cayu.memory-intervention-{kind}", ids)[:40]

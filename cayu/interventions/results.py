@@ -10,7 +10,7 @@ from cayu.canonical import fingerprint
 from cayu.evals.evidence import EvalMemoryEvidenceLimitation, EvalMemorySourceAliasV1
 from cayu.evals.fields import Count, Fingerprint, SessionId
 from cayu.evals.results import EvalTrialResult, eval_trial_result_revision
-from cayu.interventions.base import Detached, ExecutionModel
+from cayu.interventions.base import Copied, Detached, ExecutionModel
 from cayu.interventions.evidence import MemoryInterventionReceipt, MemoryInterventionTrialBinding
 from cayu.interventions.records import MemoryInterventionExecutionRecord
 from cayu.recall.attribution import MemoryAttribution, MemoryAttributionBounds
@@ -30,8 +30,8 @@ class MemoryInterventionRuntimeResult(ExecutionModel):
     expected_receipt_count: Count | None = None
     """Recalls that the log holds, whether or not the attribution has room for them."""
     expected_exposure_count: Count | None = None
-    effective_attribution_bounds: Annotated[MemoryAttributionBounds, Detached]
-    source_alias: Annotated[EvalMemorySourceAliasV1 | None, Detached] = None
+    effective_attribution_bounds: Annotated[MemoryAttributionBounds, Copied]
+    source_alias: Annotated[EvalMemorySourceAliasV1 | None, Copied] = None
     attribution: Annotated[MemoryAttribution, Detached]
     usage_fingerprint: Fingerprint | None = None
     cost_fingerprint: Fingerprint | None = None
@@ -53,7 +53,12 @@ class MemoryInterventionRuntimeResult(ExecutionModel):
     @model_validator(mode="after")
     def _has_an_attribution_that_fits(self) -> Self:
         found, bounds = self.attribution, self.effective_attribution_bounds
-        if len(found.receipts) > bounds.max_receipts or len(found.exposures) > bounds.max_exposures:
+        over = (
+            len(found.receipts) > bounds.max_receipts
+            or len(found.exposures) > bounds.max_exposures
+            or found.observed_items > bounds.max_items
+        )
+        if over:
             raise ValueError("the attribution holds more than its bounds admit")
         pairs = (
             (self.expected_receipt_count, found.observed_receipts, found.omitted_receipts_at_least),
@@ -81,9 +86,9 @@ class MemoryInterventionTrialOutcome(ExecutionModel):
     """Everything about one execution, as far as it has come."""
 
     execution: Annotated[MemoryInterventionExecutionRecord, Detached]
-    receipt: Annotated[MemoryInterventionReceipt | None, Detached] = None
+    receipt: Annotated[MemoryInterventionReceipt | None, Copied] = None
     eval_result: Annotated[EvalTrialResult | None, Detached] = None
-    snapshot_result: Annotated[AgentSnapshotResultBinding | None, Detached] = None
+    snapshot_result: Annotated[AgentSnapshotResultBinding | None, Copied] = None
     binding: Annotated[MemoryInterventionTrialBinding | None, Detached] = None
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from cayu.evals.fields import Count, ExactBool, Exactly, Fingerprint, Id
+from cayu.evals.fields import Count, ExactFlag, Exactly, Fingerprint, Id
 from cayu.interventions.base import ExecutionModel
 from cayu.knowledge.records import KnowledgeEntry
 from cayu.recall.policy import AutomaticRecallMode
@@ -122,8 +122,8 @@ class MemoryInterventionSpec(Addressed):
     changes: tuple[MemoryInterventionChange, ...] = ()
     negative_control_kind: MemoryNegativeControlKind | None = None
     reason: str = Field(default="", max_length=4000)
-    evidence_only: Annotated[Literal[True], ExactBool] = True
-    production_mutation_allowed: Annotated[Literal[False], ExactBool] = False
+    evidence_only: Annotated[Literal[True], ExactFlag] = True
+    production_mutation_allowed: Annotated[Literal[False], ExactFlag] = False
 
     @model_validator(mode="after")
     def _has_the_shape_of_its_kind(self) -> Self:

@@ -45,8 +45,12 @@ class TrialApplicationFactory(MemoryInterventionRuntimeApplicationFactory):
         *,
         session_store: SessionStore,
         budget_ledger: BudgetLedger,
+        hermetic: bool | None = None,
     ) -> None:
-        """Raises `InvalidInput` for an agent without a recall policy of its own."""
+        """`hermetic` says whether all providers work in this process alone; None asks the agent's own.
+
+        Raises `InvalidInput` for an agent without a recall policy of its own.
+        """
         if assembly.recall is None:
             words = "has no recall policy; register it with recall=, if need be with the mode off"
             raise InvalidInput(f"Agent {assembly.agent.name!r} {words}.")
@@ -58,9 +62,9 @@ class TrialApplicationFactory(MemoryInterventionRuntimeApplicationFactory):
         self._recall = assembly.recall
         provider = assembly.profile.components["provider"].digest
         self._configuration = fingerprint("cayu.provider-configuration", [provider, assembly.agent.provider_options])
-        hermetic = assembly.provider.hermetic
         mode = MemoryInterventionProviderExecutionMode
-        self._mode = mode.HERMETIC if hermetic else mode.LIVE
+        alone = assembly.provider.hermetic if hermetic is None else hermetic
+        self._mode = mode.HERMETIC if alone else mode.LIVE
         self.execution_profile_fingerprint = fingerprint(
             "cayu.trial-application", [self._profile.fingerprint, self._without_recall()]
         )

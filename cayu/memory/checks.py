@@ -105,9 +105,9 @@ def check_application(
         raise _conflict(execution, f"the application declares no identity for {names}")
     if profile.fingerprint != execution.runtime_execution_profile_fingerprint:
         raise _conflict(execution, "the application's execution profile is not the one that the trial requires")
-    hermetic = factory.provider_execution_mode is MemoryInterventionProviderExecutionMode.HERMETIC
-    if hermetic and not assembly.provider.hermetic:
-        raise _conflict(execution, "the trial is hermetic, and the provider works outside this process")
+    hermetic = factory.provider_execution_mode == MemoryInterventionProviderExecutionMode.HERMETIC
+    if hermetic and not app.is_hermetic:
+        raise _conflict(execution, "the trial is hermetic, and a provider works outside this process")
 
 
 def _conflict(execution: MemoryInterventionExecutionRecord, reason: str) -> MemoryInterventionExecutionConflict:

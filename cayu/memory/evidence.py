@@ -16,7 +16,7 @@ from cayu.recall.attribution import MemoryAttribution, MemoryAttributionBounds, 
 from cayu.runtime.lineage import descendants
 from cayu.sessions.fold import fold
 from cayu.sessions.recovery import UNFINISHED
-from cayu.sessions.streams import SessionStore, StoredRecord
+from cayu.sessions.streams import SessionStore, StoredRecord, StreamHead
 from cayu.sessions.view import SessionView
 from cayu.snapshots.records import AgentSnapshotTerminalDisposition as Disposition
 
@@ -43,8 +43,10 @@ async def runtime_result(
         limitation = EvalMemoryEvidenceLimitation.EVIDENCE_READ_FAILED
         return _without_evidence(execution, key, bounds, Disposition.OUTCOME_UNKNOWN, limitation)
     disposition = disposition_of(view, execution, resumes)
-    attribution = attribute(loaded.records, alias_key(key), bounds)
-    usage = await _usage(store, view)
+    heads = await descendants(store, execution.session_id)
+    below = [(head.row.id, found.records) for head in heads if (found := await store.load(head.row.id)) is not None]
+    attribution = attribute(loaded.records, alias_key(key), bounds, session_id=execution.session_id, below=below)
+    usage = _usage(view, heads)
     digest = keyed_fingerprint(key.secret, "cayu.source-alias", execution.session_id)
     return MemoryInterventionRuntimeResult(
         session_id=execution.session_id,
@@ -105,18 +107,24 @@ def _evidence(
 ) -> str:
     """Return the digest of what was said and seen, keyed, since content is in it; no time and no id of the store is."""
     kinds = (E.RECALL_COMPLETED, E.RECALL_FAILED, E.EXPOSURE_RECORDED)
+    memory = [[record.type, _seen(loads(record.body))] for record in records if record.type in kinds]
     material: dict[str, Any] = {
         "disposition": str(disposition),
         "transcript": [loads(dumps(message.model_dump(mode="json"))) for message in view.transcript],
-        "memory": [[record.type, loads(record.body)] for record in records if record.type in kinds],
+        "memory": memory,
         "usage": usage,
     }
     return keyed_fingerprint(key.secret, "cayu.runtime-evidence", material)
 
 
-async def _usage(store: SessionStore, view: SessionView) -> JSON:
+def _seen(told: dict[str, Any]) -> dict[str, Any]:
+    """Return a recall or an exposure without the scores, which follow from the texts."""
+    items = [[item[name] for name in ("source", "id", "revision", "disposition")] for item in told.get("items", ())]
+    return told | {"items": items}
+
+
+def _usage(view: SessionView, below: Sequence[StreamHead]) -> JSON:
     """Return the tokens of the session and of everything below it."""
-    below = await descendants(store, view.row.id)
     return {
         "input_tokens": view.usage.input_tokens + sum(head.state.input_tokens for head in below),
         "output_tokens": view.usage.output_tokens + sum(head.state.output_tokens for head in below),

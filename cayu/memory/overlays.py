@@ -105,7 +105,7 @@ class KnowledgeOverlayProvider(MemoryInterventionOverlayProvider):
         opened = await self._read(operation)
         while name not in opened["operations"]:
             standing = await self._standing(operation, opened, spec)
-            effect = decide_effect(spec, operation, standing, self._access)
+            effect = repeated(spec, operation, opened) or decide_effect(spec, operation, standing, self._access)
             reach("overlay.applying")
             opened = await self._documents.transact(
                 OVERLAYS, operation.state_scope_id, partial(_applied, effect, opened)
@@ -152,6 +152,21 @@ def _applied(effect: Effect, read: JSON, current: JSON, now: int) -> JSON:
     done = current["operations"] | {receipt.operation_fingerprint: receipt.model_dump(mode="json")}
     hidden = {*current["hidden"]} - entries.keys() | hides
     return changed(current, dict(entries), hidden, operations=done)
+
+
+def repeated(spec: MemoryInterventionSpec, operation: MemoryInterventionOperation, opened: JSON) -> Effect | None:
+    """Return the effect of an operation that an earlier trial of the candidate has had already: the same, and no more.
+
+    None when no operation on this overlay had these very effects.
+    """
+    effects = tuple(map(_effect_fingerprint, spec.changes))
+    for stored in opened["operations"].values():
+        earlier = MemoryInterventionReceipt.model_validate_json(dumps(stored))
+        if effects and earlier.effect_fingerprints == effects:
+            fields = {name: getattr(earlier, name) for name in type(earlier).model_fields if name != "fingerprint"}
+            again = MemoryInterventionReceipt.create(**fields | {"operation_fingerprint": operation.fingerprint})
+            return Effect(again, {}, frozenset())
+    return None
 
 
 def decide_effect(

@@ -113,14 +113,14 @@ class CayuMemoryInterventionRuntimeRunner(MemoryInterventionRuntimeRunner):
         """Return the factory's configuration. Raises `MemoryInterventionExecutionConflict` when it has changed."""
         found = self._factory.provider_configuration_fingerprint
         if found != self.provider_configuration_fingerprint:
-            raise _conflict("any", "the provider's configuration is another one than when the runner was made")
+            raise _drifted("configuration")
         return found
 
     def current_provider_execution_mode(self) -> MemoryInterventionProviderExecutionMode:
         """Return the factory's mode. Raises `MemoryInterventionExecutionConflict` when it has changed."""
         found = self._factory.provider_execution_mode
         if found != self.provider_execution_mode:
-            raise _conflict("any", "the provider's mode is another one than when the runner was made")
+            raise _drifted("mode")
         return found
 
     def required_execution_profile_fingerprint(self, spec: MemoryInterventionSpec) -> str:
@@ -290,6 +290,12 @@ def _claim(given: _Trial) -> dict[str, Any]:
     claim = given.execution.runtime_session_create_claim
     assert claim is not None
     return {"execution_id": given.execution.execution_id, "claim": claim.model_dump(mode="json")}
+
+
+def _drifted(what: str) -> MemoryInterventionExecutionConflict:
+    reason = f"the provider's {what} is another one than when the runner was made"
+    words = f"No trial runs over this runner any more: {reason}. Make a new runner and executor; nothing was changed."
+    return MemoryInterventionExecutionConflict(words, execution_id=None, reason=reason)
 
 
 def _conflict(execution_id: str, reason: str) -> MemoryInterventionExecutionConflict:

@@ -100,6 +100,7 @@ class Trial:
         self._bound: tuple[AgentSnapshotMaterialization, AgentSnapshotTrialBinding, MemoryInterventionOperation] | None
         self._bound = None
         self._view: MemoryInterventionRuntimeView | None = None
+        self._result: MemoryInterventionRuntimeResult | None = None
         self._evaluated: EvalTrialResult | None = None
 
     async def through(self) -> MemoryInterventionTrialOutcome:
@@ -163,7 +164,7 @@ class Trial:
             record.operation_fingerprint,
             f"session-claim-{secrets.token_hex(12)}",
         )
-        deadline = self._clock() + timedelta(seconds=self._request.timeout_seconds)
+        deadline = max(self._clock(), record.updated_at) + timedelta(seconds=self._request.timeout_seconds)
         await self._advance(Phase.SESSION_BOUND, runtime_session_create_claim=claim, runtime_deadline_at=deadline)
         reach("trial.session_bound")
 
@@ -325,7 +326,11 @@ class Trial:
     @property
     def _runtime(self) -> MemoryInterventionRuntimeResult:
         """What the session came to, as the journal has it."""
-        return MemoryInterventionRuntimeResult.model_validate_json(dumps(self.record.runtime_result_payload))
+        if self._result is None:
+            self._result = MemoryInterventionRuntimeResult.model_validate_json(
+                dumps(self.record.runtime_result_payload)
+            )
+        return self._result
 
     @property
     def _access(self) -> KnowledgeAccessScope:

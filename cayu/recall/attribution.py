@@ -35,7 +35,7 @@ class MemoryAttributionBounds(Frozen):
     max_source_bytes: int = Field(default=16_777_216, ge=1, strict=True)
     """Bytes of events that are read."""
     max_projection_bytes: int = Field(default=4_194_304, ge=1, strict=True)
-    """Bytes of the projection as canonical JSON."""
+    """Bytes of its receipts and exposures as canonical JSON."""
 
 
 class MemoryReceipt(Frozen):
@@ -97,11 +97,22 @@ def memory_alias(key: bytes, source: str, item_id: str, revision: int) -> str:
     return keyed_fingerprint(key, "cayu.memory-item", [source, item_id, revision])[:ALIAS_LENGTH]
 
 
-def attribute(records: Iterable[StoredRecord], key: bytes, bounds: MemoryAttributionBounds) -> MemoryAttribution:
-    """Project a session's records, in order, within `bounds`."""
+def attribute(
+    records: Iterable[StoredRecord],
+    key: bytes,
+    bounds: MemoryAttributionBounds,
+    *,
+    session_id: str = "",
+    below: Iterable[tuple[str, Iterable[StoredRecord]]] = (),
+) -> MemoryAttribution:
+    """Project a session's records, in order, within `bounds`, and then those of the sessions `below` it, by their ids.
+
+    What a child session has seen may stand in its parent's next request as well, so it counts like the parent's own.
+    """
     projection = _Projection(bounds)
-    for found in _readings(records, key, projection):
-        projection.add(found)
+    for name, log in ((session_id, records), *below):
+        for found in _readings(log, _Aliases(key, name), projection):
+            projection.add(found)
     return projection.result()
 
 
@@ -117,48 +128,58 @@ def items_seen(records: Iterable[StoredRecord]) -> set[tuple[str, str, int]]:
     return seen
 
 
+class _Aliases:
+    """The aliases of the memories of one session's log; what was said is a memory of that session alone."""
+
+    def __init__(self, key: bytes, session_id: str) -> None:
+        self._key = key
+        self._session_id = session_id
+
+    def of(self, source: str, item_id: str, revision: int) -> str:
+        """Return the alias of one memory."""
+        name = item_id if source == "knowledge" else f"{self._session_id}/{item_id}"
+        return memory_alias(self._key, source, name, revision)
+
+    def shown(self, items: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+        """Return the aliases of what was let in, by disposition."""
+        found: dict[str, list[str]] = {INJECTED: [], OFFERED: []}
+        for item in items:
+            if item["disposition"] in found:
+                found[item["disposition"]].append(self.of(item["source"], item["id"], item["revision"]))
+        return {name: tuple(aliases) for name, aliases in found.items()}
+
+
 def _readings(
-    records: Iterable[StoredRecord], key: bytes, projection: _Projection
+    records: Iterable[StoredRecord], aliases: _Aliases, projection: _Projection
 ) -> Iterator[MemoryReceipt | MemoryExposure]:
     recalled: set[int] = set()
     read: list[str] = []
-    read_bytes = 0
     for record in records:
-        read_bytes += len(record.body)
-        if read_bytes > projection.bounds.max_source_bytes:
-            projection.is_full = True
+        projection.read(len(record.body))
         if record.type == E.RECALL_COMPLETED:
-            receipt = _receipt(loads(record.body), key)
+            receipt = _receipt(loads(record.body), aliases)
             recalled.add(receipt.recall)
             yield receipt
         elif record.type == E.EXPOSURE_RECORDED:
             payload = loads(record.body)
             projection.contradictory |= not recalled.issuperset(payload["recalls"])
-            yield MemoryExposure(step=payload["step"], origin="recall", **_aliases(payload["items"], key))
+            yield MemoryExposure(step=payload["step"], origin="recall", **aliases.shown(payload["items"]))
         elif record.type == E.TOOL_STAGED:
             found = _read_by_tool(loads(record.body))
-            read += [memory_alias(key, "knowledge", entry_id, revision) for entry_id, revision in found]
+            read += [aliases.of("knowledge", entry_id, revision) for entry_id, revision in found]
         elif record.type == E.MODEL_STARTED and read:
             yield MemoryExposure(step=loads(record.body)["step"], origin="tool", injected=tuple(dict.fromkeys(read)))
             read.clear()
 
 
-def _receipt(payload: Mapping[str, Any], key: bytes) -> MemoryReceipt:
+def _receipt(payload: Mapping[str, Any], aliases: _Aliases) -> MemoryReceipt:
     return MemoryReceipt(
         recall=payload["recall"],
         step=payload["step"],
         mode=payload["mode"],
         considered=len(payload["items"]),
-        **_aliases(payload["items"], key),
+        **aliases.shown(payload["items"]),
     )
-
-
-def _aliases(items: Iterable[Mapping[str, Any]], key: bytes) -> dict[str, tuple[str, ...]]:
-    found: dict[str, list[str]] = {INJECTED: [], OFFERED: []}
-    for item in items:
-        if item["disposition"] in found:
-            found[item["disposition"]].append(memory_alias(key, item["source"], item["id"], item["revision"]))
-    return {name: tuple(aliases) for name, aliases in found.items()}
 
 
 def _read_by_tool(payload: Mapping[str, Any]) -> list[tuple[str, int]]:
@@ -175,12 +196,15 @@ class _Projection:
     def __init__(self, bounds: MemoryAttributionBounds) -> None:
         self.bounds = bounds
         self.contradictory = False
-        self.is_full = False
-        """True once more was read than the bounds admit: from then on things are counted only."""
+        self._read = 0
         self._reason: str | None = None
         self._kept: dict[str, list[Any]] = {"receipts": [], "exposures": []}
         self._omitted = {"receipts": 0, "exposures": 0, "items": 0}
         self._items = self._bytes = 0
+
+    def read(self, size: int) -> None:
+        """Count the bytes of one event; beyond the bound things are counted only."""
+        self._read += size
 
     def cut(self, reason: str) -> None:
         """Say that something is left out; the first reason stands."""
@@ -192,7 +216,7 @@ class _Projection:
         items = len(found.injected) + len(found.offered)
         size = len(canonical_bytes(found.model_dump(mode="json")))
         most = self.bounds.max_receipts if kind == "receipts" else self.bounds.max_exposures
-        if self.is_full:
+        if self._read > self.bounds.max_source_bytes:
             self.cut("source_bytes_limit")
         elif len(self._kept[kind]) >= most or self._items + items > self.bounds.max_items:
             self.cut("source_limit")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -76,8 +77,13 @@ class AutomaticRecallPolicy(Frozen):
 
     def fingerprint(self) -> str:
         """Return the digest of every setting, 64 hexadecimal digits."""
-        return fingerprint("cayu.automatic-recall-policy", self.model_dump(mode="json"))
+        return _fingerprint(self)
 
     def switched_off(self) -> AutomaticRecallPolicy:
         """Return the same policy with nothing recalled."""
         return self.model_copy(update={"mode": AutomaticRecallMode.OFF})
+
+
+@lru_cache(maxsize=256)
+def _fingerprint(policy: AutomaticRecallPolicy) -> str:
+    return fingerprint("cayu.automatic-recall-policy", policy.model_dump(mode="json"))

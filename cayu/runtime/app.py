@@ -153,6 +153,11 @@ class CayuApp:
         return self._registry.assemble(agent_name, environment_name, choose_default=True)
 
     @property
+    def is_hermetic(self) -> bool:
+        """True when no registered provider works outside this process, whichever agent asks it."""
+        return self._registry.is_hermetic
+
+    @property
     def agent_names(self) -> tuple[str, ...]:
         """The registered agents, in the order of registration."""
         return self._registry.agent_names

@@ -23,7 +23,6 @@ from cayu.runtime.lineage import cascade_drafts, head_of
 from cayu.runtime.ownership import RECOVERING
 from cayu.runtime.planning import refused
 from cayu.runtime.profiles import ExecutionProfilePolicy, admit_profile, refuse_unclean
-from cayu.runtime.recalling import check_recall
 from cayu.runtime.registry import Assembly
 from cayu.runtime.rounds import is_closed, lost
 from cayu.sessions.fold import ahead
@@ -42,7 +41,6 @@ def enter_run(request: RunRequest) -> Enter:
 
     async def enter(drive: Drive) -> bool:
         assembly = drive.services.registry.assemble(request.agent_name, request.environment_name, choose_default=True)
-        check_recall(assembly)
         environment = assembly.environment
         session_id = request.session_id or f"session-{secrets.token_hex(8)}"
         row = StreamRow(

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from cayu.errors import InvalidInput
 from cayu.events import EventType as E
 from cayu.knowledge.records import MAX_QUERY_CHARS, KnowledgeQuery
 from cayu.knowledge.store import KnowledgeStore
@@ -22,6 +21,7 @@ from cayu.runtime.log import SessionLog
 from cayu.runtime.registry import Assembly
 from cayu.sessions.projection import Draft
 from cayu.sessions.view import RecallView, SessionView
+from cayu.shielding import is_cancelling
 
 logger = logging.getLogger("cayu.runtime")
 
@@ -52,7 +52,7 @@ async def remember(log: SessionLog, assembly: Assembly) -> Memory:
         recalls.append(RecallView(told["recall"], told["position"], tuple(told.get("items", ())), told.get("text", "")))
     step = view.model_steps + 1
     shown = [recall for recall in recalls if recall.text]
-    if shown and view.exposed_step != step:
+    if shown and view.exposed != (step, tuple(recall.number for recall in shown)):
         drafts.append(_exposure(step, shown))
     return Memory(recalls, drafts)
 
@@ -69,17 +69,6 @@ def in_context(transcript: Sequence[Message], recalls: Sequence[RecallView]) -> 
         messages.append(Message.text("user", recall.text))
         begin = recall.position
     return [*messages, *transcript[begin:]]
-
-
-def check_recall(assembly: Assembly) -> None:
-    """Refuse automatic recall in a run that has nothing to recall from."""
-    policy, environment = assembly.recall, assembly.environment
-    if policy is None or policy.mode == "off" or (environment is not None and environment.knowledge_store is not None):
-        return
-    raise InvalidInput(
-        f"Agent {assembly.agent.name!r} has automatic recall, and the run has no knowledge store; "
-        "select an environment that binds one."
-    )
 
 
 def _is_due(view: SessionView) -> bool:
@@ -99,6 +88,10 @@ async def _recall(view: SessionView, assembly: Assembly, policy: AutomaticRecall
             return Draft(E.RECALL_COMPLETED, told | await _found(view, environment.knowledge_store, policy))
     except TimeoutError:
         code = "timed_out"
+    except asyncio.CancelledError as cancelled:
+        if is_cancelling():
+            raise
+        code = type(cancelled).__name__
     except Exception as error:
         code = type(error).__name__
         logger.exception("recall failed in session %s", view.row.id)

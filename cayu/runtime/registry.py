@@ -141,6 +141,11 @@ class Registry:
         """The registered agents, in the order of registration."""
         return tuple(self._agents)
 
+    @property
+    def is_hermetic(self) -> bool:
+        """True when every registered provider works in this process alone."""
+        return all(provider.hermetic for provider in self._providers.values())
+
     def tools_of(self, agent_name: str) -> Mapping[str, Tool]:
         """Return the tools that are registered for an agent; none for one that is not registered."""
         agent = self._agents.get(agent_name)
@@ -160,6 +165,10 @@ class Registry:
         for tool in agent.tools.values():
             if tool.requires_knowledge and (environment is None or environment.knowledge_store is None):
                 raise MissingBinding(tool_name=tool.spec.name)
+        recalls = agent.recall is not None and agent.recall.mode != "off"
+        if recalls and (environment is None or environment.knowledge_store is None):
+            words = f"Agent {agent_name!r} has automatic recall, and the run has no knowledge store"
+            raise MissingBinding(f"{words}; select an environment that binds one.", tool_name="automatic recall")
         return Assembly(
             agent=agent.spec,
             provider=provider,

@@ -1,5 +1,6 @@
 """Sessions: requests, records, states, the log's meaning, and the store that holds it."""
 
+from cayu.sessions.context import ContextPolicy, RecentTurnsContextPolicy
 from cayu.sessions.fold import apply, fold
 from cayu.sessions.limits import BudgetLimit, RunLimits, TokenPrices
 from cayu.sessions.plans import (
@@ -37,11 +38,13 @@ __all__ = [
     "BudgetLimit",
     "CallState",
     "CallView",
+    "ContextPolicy",
     "InterruptSessionRequest",
     "NeededDecision",
     "PendingAction",
     "PendingActionPage",
     "PendingActionQuery",
+    "RecentTurnsContextPolicy",
     "RecoveryAction",
     "RecoveryDecision",
     "RecoveryExecution",

@@ -148,7 +148,7 @@ def _recalled(view: SessionView, payload: Payload, at: int) -> None:
 
 
 def _exposed(view: SessionView, payload: Payload, at: int) -> None:
-    view.exposed_step = payload["step"]
+    view.exposed = (payload["step"], tuple(payload["recalls"]))
 
 
 def _profile_decided(view: SessionView, payload: Payload, at: int) -> None:

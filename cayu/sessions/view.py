@@ -224,8 +224,8 @@ class SessionView:
     """Those of the transcript, in its order."""
     recalled: int = 0
     """Recalls of the whole session."""
-    exposed_step: int = 0
-    """The last model step whose exposure to memory is recorded."""
+    exposed: tuple[int, tuple[int, ...]] = (0, ())
+    """The last exposure to memory on record: the model step, and the numbers of the recalls that its request held."""
     compacted: list[str] = field(default_factory=list)
     """Texts of the user's and the agent's messages that compaction has taken out of the transcript."""
     rounds: list[RoundView] = field(default_factory=list)

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from cayu.canonical import JSON, dumps, fingerprint
 from cayu.clock import as_datetime
 from cayu.crashpoints import reach
-from cayu.errors import InvalidInput, SnapshotConflict, SnapshotNotFound
+from cayu.errors import InvalidInput, SnapshotConflict, SnapshotNotFound, StoredDocumentDamaged
 from cayu.knowledge.records import KnowledgeAccessScope
-from cayu.snapshots.components import KINDS, AgentSnapshotComponentProvider, MaterializationClaim
+from cayu.snapshots.components import KINDS, KNOWLEDGE_FRONTIER, AgentSnapshotComponentProvider, MaterializationClaim
 from cayu.snapshots.records import (
     Addressed,
     AgentSnapshot,
@@ -48,9 +48,15 @@ class AgentSnapshotCoordinator:
         self._verified: set[str] = set()
 
     async def capture(self, request: AgentSnapshotCaptureRequest) -> AgentSnapshot:
-        """Capture every component now. The same components give the same snapshot, with its first time of capture."""
+        """Capture every component now. The same components give the same snapshot, with its first time of capture.
+
+        Raises `SnapshotConflict` for an access other than the one that the memory is captured under.
+        """
         components = [AgentSnapshotComponent.of(kind, await self._providers[kind].capture()) for kind in KINDS]
         access = scope_fingerprint(request.access)
+        memory = next(item.material for item in components if item.kind == KNOWLEDGE_FRONTIER)
+        if memory["access"] != request.access.model_dump(mode="json"):
+            raise SnapshotConflict(what="access", reason="the memory is captured under another scope")
 
         def made(now: int) -> AgentSnapshot:
             return AgentSnapshot.create(
@@ -112,13 +118,12 @@ class AgentSnapshotCoordinator:
                 created_at=as_datetime(now),
             )
 
-        identity = [materialization.snapshot_fingerprint, materialization.candidate_id, trial_id]
-        return await self._keep(TRIALS, fingerprint("cayu.trial", identity), bound, AgentSnapshotTrialBinding)
+        name = _trial_name(materialization.snapshot_fingerprint, materialization.candidate_id, trial_id)
+        return await self._keep(TRIALS, name, bound, AgentSnapshotTrialBinding)
 
     async def load_trial(self, snapshot: str, candidate_id: str, trial_id: str) -> AgentSnapshotTrialBinding:
         """Return the binding of a trial by the snapshot's fingerprint and its ids. Raises `SnapshotNotFound`."""
-        identity = fingerprint("cayu.trial", [snapshot, candidate_id, trial_id])
-        return await self._read(TRIALS, identity, AgentSnapshotTrialBinding)
+        return await self._read(TRIALS, _trial_name(snapshot, candidate_id, trial_id), AgentSnapshotTrialBinding)
 
     async def record_result(self, result: AgentSnapshotResultBinding) -> AgentSnapshotResultBinding:
         """Record what came of a trial, once. Raises `SnapshotConflict` when something else was recorded."""
@@ -140,6 +145,8 @@ class AgentSnapshotCoordinator:
             return begin if current is None else None
 
         progress: dict[str, Any] = await self.store.transact(PROGRESS, request.progress_id, begun)
+        if {*progress} != {"claims", "candidate_id", "begun_at", "materialization"}:
+            raise StoredDocumentDamaged(collection=PROGRESS, id=request.progress_id)
         if progress["claims"] != claims or progress["candidate_id"] != request.candidate_id:
             raise SnapshotConflict(what=f"state scope {request.state_scope_id!r}", reason="it is another snapshot's")
         reach("materialization.claimed")
@@ -192,13 +199,19 @@ class AgentSnapshotCoordinator:
             wanted = made.fingerprint
             return made.model_dump(mode="json") if current is None else None
 
-        kept = _checked(collection, id, await self.store.transact(collection, id, decide), kind)
+        try:
+            kept = _checked(collection, id, await self.store.transact(collection, id, decide), kind)
+        except StoredDocumentDamaged as damaged:
+            raise _changed(collection, id) from damaged
         if kept.fingerprint != wanted:
             raise SnapshotConflict(what=f"{id!r} of {collection}", reason="something else was recorded there before")
         return kept
 
     async def _read(self, collection: str, id: str, kind: type[R]) -> R:
-        found = await self.store.read(collection, id)
+        try:
+            found = await self.store.read(collection, id)
+        except StoredDocumentDamaged as damaged:
+            raise _changed(collection, id) from damaged
         if found is None:
             raise SnapshotNotFound(what=kind.__name__, fingerprint=id)
         return _checked(collection, id, found, kind)
@@ -206,9 +219,31 @@ class AgentSnapshotCoordinator:
 
 def _checked(collection: str, id: str, found: JSON, kind: type[R]) -> R:
     try:
-        return kind.model_validate_json(dumps(found))
+        record = kind.model_validate_json(dumps(found))
     except ValidationError:
-        raise SnapshotConflict(what=f"{id!r} of {collection}", reason="it was changed where it stands") from None
+        raise _changed(collection, id) from None
+    if _name(record) != id:
+        raise _changed(collection, id)
+    return record
+
+
+def _name(record: Addressed) -> str:
+    """Return the id under which a record stands."""
+    match record:
+        case AgentSnapshotTrialBinding():
+            return _trial_name(record.snapshot_fingerprint, record.candidate_id, record.trial_id)
+        case AgentSnapshotResultBinding():
+            return record.trial_fingerprint
+        case _:
+            return record.fingerprint
+
+
+def _trial_name(snapshot: str, candidate_id: str, trial_id: str) -> str:
+    return fingerprint("cayu.trial", [snapshot, candidate_id, trial_id])
+
+
+def _changed(collection: str, id: str) -> SnapshotConflict:
+    return SnapshotConflict(what=f"{id!r} of {collection}", reason="it was changed where it stands")
 
 
 def _check_access(authority: str, access: KnowledgeAccessScope) -> None:

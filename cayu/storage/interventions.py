@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cayu.canonical import JSON
 from cayu.clock import SystemClock, as_microseconds
+from cayu.errors import MemoryInterventionExecutionConflict, StoredDocumentDamaged
 from cayu.interventions.journal import (
     MemoryInterventionExecutionStore,
     MemoryInterventionRuntimeOwnershipResult,
@@ -20,6 +21,7 @@ from cayu.interventions.journal import (
 )
 from cayu.interventions.ownership import DurableOperationOwnershipTransition
 from cayu.interventions.records import MemoryInterventionExecutionRecord
+from cayu.sessions.streams import Decide
 from cayu.storage.memory import InMemoryDocuments
 from cayu.storage.sql.sqlite.database import Database
 from cayu.storage.sql.sqlite.documents import SQLiteDocuments
@@ -52,26 +54,36 @@ class _DocumentExecutionStore(MemoryInterventionExecutionStore):
     async def begin(self, record: MemoryInterventionExecutionRecord) -> MemoryInterventionExecutionRecord:
         """Write a first record in one transaction, or return its exact replay."""
 
+        stands: list[MemoryInterventionExecutionRecord | None] = []
+
         def decide(row: JSON, now: int) -> JSON:
-            begun = decide_begin(_record(record.execution_id, row), record)
+            stands[:] = [_record(record.execution_id, row)]
+            begun = decide_begin(stands[0], record)
             return as_row(begun) if begun is not None else None
 
-        return from_row(record.execution_id, await self._documents.transact(COLLECTION, record.execution_id, decide))
+        await self._transact(record.execution_id, decide)
+        return stands[0] or record
 
     async def load(self, execution_id: str) -> MemoryInterventionExecutionRecord | None:
         """Read one record."""
-        return _record(execution_id, await self._documents.read(COLLECTION, execution_id))
+        try:
+            return _record(execution_id, await self._documents.read(COLLECTION, execution_id))
+        except StoredDocumentDamaged as damaged:
+            raise _damaged(execution_id) from damaged
 
     async def compare_and_set(
         self, expected: MemoryInterventionExecutionRecord, desired: MemoryInterventionExecutionRecord
     ) -> MemoryInterventionExecutionRecord:
         """Take an execution to its next revision in one transaction."""
         name = desired.execution_id
+        written: list[MemoryInterventionExecutionRecord] = []
 
         def decide(row: JSON, now: int) -> JSON:
-            return as_row(decide_compare_and_set(_record(name, row), expected, desired, store_time(now)))
+            written[:] = [decide_compare_and_set(_record(name, row), expected, desired, store_time(now))]
+            return as_row(written[0])
 
-        return from_row(name, await self._documents.transact(COLLECTION, name, decide))
+        await self._transact(name, decide)
+        return written[0]
 
     async def transition_runtime_dispatch_ownership(
         self, execution_id: str, request: DurableOperationOwnershipTransition
@@ -85,12 +97,18 @@ class _DocumentExecutionStore(MemoryInterventionExecutionStore):
             after = results[-1].execution
             return as_row(after) if after is not stands else None
 
-        await self._documents.transact(COLLECTION, execution_id, decide)
+        await self._transact(execution_id, decide)
         return results[-1]
 
     async def aclose(self) -> None:
         """Give up connections and files; safe to call twice."""
         await self._documents.aclose()
+
+    async def _transact(self, execution_id: str, decide: Decide) -> JSON:
+        try:
+            return await self._documents.transact(COLLECTION, execution_id, decide)
+        except StoredDocumentDamaged as damaged:
+            raise _damaged(execution_id) from damaged
 
 
 class InMemoryMemoryInterventionExecutionStore(_DocumentExecutionStore):
@@ -122,6 +140,11 @@ class SQLiteMemoryInterventionExecutionStore(_DocumentExecutionStore):
 
 def _sqlite(place: str | Path | Database, clock: Callable[[], datetime] | None) -> SQLiteDocuments:
     return SQLiteDocuments(place, clock=_OwnershipClock(clock) if clock else None)
+
+
+def _damaged(execution_id: str) -> MemoryInterventionExecutionConflict:
+    reason = "its row in the journal was edited, or is damaged"
+    return MemoryInterventionExecutionConflict(execution_id=execution_id, reason=reason)
 
 
 def _record(execution_id: str, row: JSON) -> MemoryInterventionExecutionRecord | None:

@@ -80,7 +80,7 @@ def session_claim(record: Record, operation: str | None = None) -> RuntimeSessio
     return RuntimeSessionCreateClaimReference(
         session_id=record.session_id,
         operation_id=operation or record.operation_fingerprint or "",
-        request_authority_key_id="a key",
+        request_authority_key_id=record.request_key_id,
         request_authority_hmac_sha256=fingerprint("cayu.testing", "authority"),
         claim_id="a session's claim",
     )
@@ -88,6 +88,7 @@ def session_claim(record: Record, operation: str | None = None) -> RuntimeSessio
 
 @asynccontextmanager
 async def opened(open_store: Open, clock: FakeClock | None = None) -> AsyncIterator[Store]:
+    """Open a store on a clock, by default one that stands still, and close it."""
     time = clock or FakeClock()
     store = open_store(lambda: as_datetime(time.now_us()))
     try:
@@ -115,6 +116,7 @@ async def ask(
     lease: float | None = None,
     name: str = NAME,
 ) -> MemoryInterventionRuntimeOwnershipResult:
+    """Ask a store for a transition in somebody's name; `lease` is in seconds. Return what came of it."""
     request = DurableOperationOwnershipTransition(
         operation_id=dispatch_operation(name),
         claim_id=f"claim of {who}",
@@ -127,6 +129,7 @@ async def ask(
 
 
 async def refused(work: Awaitable[Any], *kinds: type[Exception]) -> None:
+    """Check that work raises one of these errors, by default the journal's conflict."""
     wanted = kinds or (MemoryInterventionExecutionConflict,)
     try:
         await work

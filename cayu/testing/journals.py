@@ -169,8 +169,9 @@ async def check_controls(open_store: Open) -> None:
         record = await store.compare_and_set(record, record.advanced(runtime_timeout_observed=True))
         assert record.phase is Phase.SESSION_BOUND
         for control in ("runtime_cancellation_observed", "runtime_timeout_observed"):
-            await not_written(store, record, record.advanced(**{control: False}))
-            await not_written(store, record, next_record(record, **{control: False}))
+            forgotten: dict[str, Any] = {control: False}
+            await not_written(store, record, record.advanced(**forgotten))
+            await not_written(store, record, next_record(record, **forgotten))
         for _ in (Phase.RUNTIME_TERMINAL, Phase.EVALUATED):
             record = await store.compare_and_set(record, next_record(record))
         final = next_record(record, status=Status.CANCELLED, failure_code="runtime_cancelled")

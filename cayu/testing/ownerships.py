@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 from cayu.interventions.ownership import DurableOperationOwnershipDisposition as D
 from cayu.interventions.ownership import DurableOperationOwnershipState as State
@@ -91,7 +92,7 @@ async def check_publication(open_store: Open) -> None:
     clock = FakeClock()
     async with opened(open_store, clock) as store:
         bound = await taken_to(store, Phase.SESSION_BOUND)
-        stopped = {"runtime_timeout_observed": True}
+        stopped: dict[str, Any] = {"runtime_timeout_observed": True}
         await not_written(store, bound, bound.advanced(**stopped))
         await not_written(store, bound, next_record(bound))
         await not_written(store, bound, bound.advanced(**stopped, runtime_dispatch_ownership=made_up_owner(bound)))

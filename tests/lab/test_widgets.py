@@ -236,3 +236,62 @@ def test_the_timeline_shows_a_round_and_takes_in_the_next(open_notebook: OpenNot
     assert notebook.page.title() != "taken"
     look(notebook, tmp_path, "timeline-markup")
     assert notebook.errors() == []
+
+
+SWEEP = """
+import asyncio
+from functools import partial
+from pathlib import Path
+from cayu.examples.handbook import load_handbook
+from cayu.examples.memory import handbook_subject, handbook_sweep, reader
+from cayu.notebook import Lab
+from cayu.providers import ExtractiveModelProvider
+from cayu.storage import SQLiteKnowledgeStore
+from cayu_widgets import ExperimentBoard
+
+class Slow(ExtractiveModelProvider):
+    async def stream(self, request):
+        await asyncio.sleep(0.2)
+        async for event in super().stream(request):
+            yield event
+
+import cayu.examples.memory
+cayu.examples.memory.ExtractiveModelProvider = Slow
+handbook = SQLiteKnowledgeStore("knowledge.db")
+subject = handbook_subject(handbook)
+lab = Lab.open("memory.db", factory=partial(reader, knowledge_store=subject.knowledge, recall=subject.recall))
+lab.call(load_handbook(handbook))
+experiment = handbook_sweep(NAME, questions=12)
+study = lab.study(subject, experiment.cases)
+run = lab.experiment(experiment, study)
+""".strip()
+
+
+def test_the_board_of_an_experiment_is_stopped_and_outlives_the_kernel(
+    open_notebook: OpenNotebook, tmp_path: Path
+) -> None:
+    notebook = open_notebook(
+        "board.ipynb", [SWEEP.replace("NAME", repr(HOSTILE)), "ExperimentBoard(run)", "lab.check_quiet()"]
+    )
+    notebook.run_cell(0)
+    notebook.wait_idle()
+    notebook.run_cell(1)
+    notebook.wait_output(1, "running, ")
+    look(notebook, tmp_path, "board-running")
+    notebook.click_button("Stop")
+    notebook.wait_output(1, "cancelled, ")
+    notebook._cell(1).locator(".jp-OutputArea-output button").wait_for(state="detached")  # plain HTML has taken the place
+    assert HOSTILE in notebook.output_text(1)
+    notebook.run_cell(2)
+    notebook.wait_idle()
+    assert notebook.errors() == []
+
+    notebook.save()
+    notebook.restart_kernel()
+    notebook.page.reload()
+    notebook.wait_output(1, "cancelled, ", 30)
+    assert "model not found" not in notebook.output_text(1)
+    assert "recall_off" in notebook.output_text(1)
+    assert notebook.page.locator(".jp-OutputArea-output img").count() == 0
+    assert notebook.page.title() != "taken"
+    look(notebook, tmp_path, "board-restarted")

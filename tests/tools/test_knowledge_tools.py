@@ -19,8 +19,9 @@ from cayu import (
 )
 from cayu.errors import MissingBinding
 from cayu.providers import ModelStreamEvent, ScriptedModelProvider
+from cayu.recall import MemoryAttributionBounds, MemoryExposure, attribute, memory_alias
 from cayu.storage import InMemoryKnowledgeStore
-from cayu.tools import KnowledgeReadTool, KnowledgeSearchTool, Tool
+from cayu.tools import KnowledgeReadTool, KnowledgeSearchTool, Tool, ToolResult
 from cayu.tools.spec import InputValidator
 
 SCOPE = KnowledgeAccessScope(allowed_namespaces=("lab",), required_labels={"team": "red"})
@@ -181,3 +182,73 @@ def test_the_built_ins_declare_themselves() -> None:
     names = [tool.spec.execution_profile_identity for tool in TOOLS]
     assert None not in names
     assert len({identity.name for identity in names if identity}) == len(TOOLS)
+
+
+# What was read, for those who ask what the model has seen.
+
+
+async def read(tool: Tool, arguments: dict[str, Any]) -> ToolResult:
+    """Run one tool over the knowledge of the tests."""
+    context = ToolContext(
+        session_id="s", agent_name="ann", knowledge_store=await knowledge(), knowledge_access_scope=SCOPE
+    )
+    return await tool.run(context, arguments)
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.spec.name)
+async def test_an_artifact_names_exactly_the_revisions_that_were_read(tool: Tool) -> None:
+    store = await knowledge()
+    entry = await store.get_entry("mine", access_scope=SCOPE)
+    await store.append_entry_revision(entry, expected_revision=1)
+    context = ToolContext(session_id="s", agent_name="ann", knowledge_store=store, knowledge_access_scope=SCOPE)
+    result = await tool.run(context, ARGUMENTS[tool.spec.name])
+    assert result.artifacts == ({"type": "cayu.knowledge", "items": [["mine", 2]]},)
+    assert result.structured.get("hits", [result.structured])[0]["revision"] == 2
+
+
+async def test_a_search_that_finds_nothing_has_read_nothing() -> None:
+    result = await read(KnowledgeSearchTool(), {"query": "elephants"})
+    assert (result.is_error, result.artifacts) == (False, ({"type": "cayu.knowledge", "items": []},))
+
+
+async def test_an_artifact_names_what_the_search_returned_and_no_more() -> None:
+    store = InMemoryKnowledgeStore()
+    for number in range(5):
+        await store.create_entry(
+            KnowledgeEntry(id=f"e{number}", text="cold room", namespace="lab", labels={"team": "red"})
+        )
+    context = ToolContext(session_id="s", agent_name="ann", knowledge_store=store, knowledge_access_scope=SCOPE)
+    result = await KnowledgeSearchTool().run(context, {"query": "cold room", "limit": 2})
+    [artifact] = result.artifacts
+    assert artifact["items"] == [[hit["id"], hit["revision"]] for hit in result.structured["hits"]]
+    assert len(artifact["items"]) == 2
+
+
+@pytest.mark.parametrize("id", ["theirs", "safe", "nothing"])
+async def test_what_lies_outside_the_scope_leaves_no_artifact(id: str) -> None:
+    result = await read(KnowledgeReadTool(), {"id": id})
+    assert (result.is_error, result.artifacts) == (True, ())
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.spec.name)
+async def test_without_a_store_there_is_no_artifact(tool: Tool) -> None:
+    result = await tool.run(ToolContext(session_id="s", agent_name="ann"), ARGUMENTS[tool.spec.name])
+    assert result.artifacts == ()
+
+
+@pytest.mark.parametrize("name", list(ARGUMENTS))
+async def test_an_artifact_is_kept_in_the_log_and_counts_as_an_exposure(name: str) -> None:
+    app = CayuApp()
+    app.register_provider(ScriptedModelProvider([[ModelStreamEvent.tool_call(name, ARGUMENTS[name])], "done"]))
+    app.register_agent(AgentSpec(name="ann", model="m"), tools=TOOLS)
+    spec = EnvironmentSpec(name="lab")
+    app.register_environment(
+        Environment(spec, knowledge_store=await knowledge(), knowledge_access_scope=SCOPE), default=True
+    )
+    request = RunRequest(agent_name="ann", messages=(Message.text("user", "go"),), session_id="one")
+    assert (await run_to_completion(app, request)).status == "completed"
+    loaded = await app.session_store.load("one")
+    assert loaded is not None
+    found = attribute(loaded.records, b"k", MemoryAttributionBounds())
+    alias = memory_alias(b"k", "knowledge", "mine", 1)
+    assert found.exposures == (MemoryExposure(step=2, origin="tool", injected=(alias,)),)

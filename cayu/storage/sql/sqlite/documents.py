@@ -6,6 +6,7 @@ from pathlib import Path
 
 from cayu.canonical import JSON, dumps, loads
 from cayu.clock import Clock, SystemClock
+from cayu.errors import StoredDocumentDamaged
 from cayu.sessions.streams import Decide
 from cayu.storage.sql.sqlite.database import QUERIES, Database
 from cayu.storage.sql.sqlite.metering import MeteredConnection
@@ -51,4 +52,7 @@ def transact(raw: MeteredConnection, collection: str, id: str, decide: Decide, n
 
 def _document(raw: MeteredConnection, collection: str, id: str) -> JSON:
     found = raw.execute(QUERIES["document"], (collection, id)).fetchone()
-    return None if found is None else loads(found[0])
+    try:
+        return None if found is None else loads(found[0])
+    except (ValueError, TypeError):
+        raise StoredDocumentDamaged(collection=collection, id=id) from None

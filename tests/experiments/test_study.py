@@ -1,0 +1,268 @@
+"""A captured agent: what cannot be studied, and requests that follow from the agent, the memory and the design."""
+
+import pytest
+from experiments.support import CASES, ENTRIES, KEY, SCOPE, Gauge, Item, Lab, by_id, started
+
+from cayu import AgentSpec, CayuApp, Environment, EnvironmentSpec
+from cayu.canonical import file_digest
+from cayu.errors import InvalidInput
+from cayu.evals import question_cases
+from cayu.examples.handbook import READERS, load_handbook
+from cayu.experiments import (
+    Experiment,
+    MemoryStudy,
+    StudyStores,
+    Subject,
+    baseline,
+    estimate_effects,
+    inject,
+    omit_expected,
+    recall_off,
+    replace_expected,
+    run_experiment,
+)
+from cayu.interventions.specs import MemoryInterventionKind
+from cayu.knowledge import KnowledgeEntry
+from cayu.providers import ExtractiveModelProvider
+from cayu.recall import AutomaticRecallPolicy
+from cayu.snapshots.records import AgentSnapshotTrialStateMode
+from cayu.storage import (
+    InMemoryKnowledgeStore,
+    SQLiteKnowledgeStore,
+    SQLiteSessionStore,
+    handbook_controls,
+    handbook_questions,
+)
+
+
+async def test_a_store_without_a_scope_is_refused():
+    with pytest.raises(InvalidInput, match=r"bind\(scope\)"):
+        await MemoryStudy.open(
+            Subject(Lab().build_app, "reader", InMemoryKnowledgeStore()), CASES, StudyStores.in_memory(), KEY
+        )
+
+
+async def test_an_application_with_a_component_of_no_identity_is_refused():
+    def build_app(*, session_store, knowledge_store, budget_ledger, recall):
+        app = CayuApp(session_store=session_store, budget_ledger=budget_ledger)
+        app.register_provider(ExtractiveModelProvider())
+        app.register_environment(Environment(EnvironmentSpec(name="e"), knowledge_store=knowledge_store), default=True)
+        app.register_agent(AgentSpec(name="reader", model="m"), recall=recall)
+        return app
+
+    knowledge = InMemoryKnowledgeStore().bind(SCOPE)
+    with pytest.raises(InvalidInput, match="environment"):
+        await MemoryStudy.open(Subject(build_app, "reader", knowledge), CASES, StudyStores.in_memory(), KEY)
+
+
+async def test_an_agent_that_takes_no_recall_policy_is_refused():
+    def build_app(*, session_store, knowledge_store, budget_ledger, recall):
+        return Lab().build_app(
+            session_store=session_store, knowledge_store=knowledge_store, budget_ledger=budget_ledger, recall=None
+        )
+
+    knowledge = InMemoryKnowledgeStore().bind(SCOPE)
+    with pytest.raises(InvalidInput, match="recall"):
+        await MemoryStudy.open(Subject(build_app, "reader", knowledge), CASES, StudyStores.in_memory(), KEY)
+
+
+async def test_an_application_may_be_built_asynchronously():
+    lab = Lab()
+    await lab.open()
+
+    async def build_app(**given):
+        return lab.build_app(**given)
+
+    study = await MemoryStudy.open(
+        Subject(build_app, "reader", lab.knowledge.bind(SCOPE)), CASES, StudyStores.in_memory(), KEY
+    )
+    run = await run_experiment(Experiment(CASES[:1], [baseline()]), study)
+    assert [record.score for record in run.records] == [1.0]
+
+
+async def test_the_memories_of_a_study_are_what_the_agent_may_read():
+    knowledge = InMemoryKnowledgeStore()
+    await knowledge.create_entry(KnowledgeEntry(id="hidden", text="The door code is 1.", visibility="private"))
+    await knowledge.create_entry(KnowledgeEntry(id="elsewhere", text="The door code is 2.", namespace="other"))
+    for entry in ENTRIES:
+        await knowledge.create_entry(entry)
+    lab = await Lab(knowledge=knowledge).open()
+    assert set(lab.study.memories) == {entry.id for entry in ENTRIES}
+
+
+async def test_a_study_keeps_the_memory_that_it_captured():
+    lab = await Lab().open()
+    await lab.knowledge.create_entry(KnowledgeEntry(id="later", text="The door code of the cold room is 1234."))
+    await lab.knowledge.append_entry_revision(
+        ENTRIES[0].model_copy(update={"text": "The door code of the cold room is 9999."}), expected_revision=1
+    )
+    run = await run_experiment(Experiment(CASES[:1], [baseline(), omit_expected()]), lab.study)
+    found = {record.intervention: record for record in run.records}
+    assert found["baseline"].score == 1.0
+    assert found["omit_expected"].status == "completed"
+    assert "1234" not in (found["omit_expected"].answer or "")
+    assert set(lab.study.memories) == {entry.id for entry in ENTRIES}
+
+
+async def same_and_other(other: Lab, cases=(*CASES,)):
+    """The execution ids of one trial in the usual lab, in its twin, and in `other`."""
+    labs = [await Lab().open(CASES), await Lab().open(CASES), await other.open(cases)]
+    planned = Experiment(CASES[:1], [baseline()]).trials()[0]
+    return [lab.study.request(planned).execution_id for lab in labs]
+
+
+@pytest.mark.requirement("B026")
+async def test_the_same_agent_over_the_same_memory_gives_the_same_trials():
+    first, twin, changed = await same_and_other(Lab(recall=AutomaticRecallPolicy(max_injected_items=1)))
+    assert first == twin
+    assert first != changed
+
+
+async def test_other_cases_give_other_trials_since_the_evaluator_is_part_of_the_snapshot():
+    first, twin, changed = await same_and_other(Lab(), CASES[:2])
+    assert first == twin
+    assert first != changed
+
+
+async def test_a_request_asks_the_cases_question_with_labels_to_find_its_session_by():
+    study = (await Lab().open()).study
+    planned = Experiment(CASES[:1], [baseline()], name="pilot", seed=3).trials()[0]
+    request = study.request(planned, timeout_seconds=7)
+    run = request.run_request
+    assert [message.plain_text for message in run.messages] == [CASES[0].question]
+    assert run.labels == {"experiment": "pilot", "intervention": "baseline"}
+    assert (run.agent_name, run.environment_name) == ("reader", "laboratory")
+    assert request.case == CASES[0].contract
+    assert request.timeout_seconds == 7
+    assert request.trial_id == planned.trial_id
+
+
+async def test_the_label_is_the_whole_name_of_the_experiment():
+    study = (await Lab().open()).study
+    planned = Experiment(CASES[:1], [baseline()], name="pilot/second").trials()[0]
+    assert study.request(planned).run_request.labels["experiment"] == "pilot/second"
+
+
+async def test_the_spec_names_state_mode_and_recall():
+    study = (await Lab().open()).study
+    off = study.spec(recall_off(), CASES[0], AgentSnapshotTrialStateMode.ACCUMULATE_WITHIN_CANDIDATE)
+    assert off.kind is MemoryInterventionKind.AUTOMATIC_RECALL_OFF
+    assert off.trial_state_mode is AgentSnapshotTrialStateMode.ACCUMULATE_WITHIN_CANDIDATE
+    assert (off.starting_recall_mode, off.trial_recall_mode) == ("strong_matches", "off")
+    kept = study.spec(omit_expected(), CASES[0])
+    assert kept.trial_recall_policy_fingerprint == kept.starting_recall_policy_fingerprint
+    assert kept.trial_state_mode is AgentSnapshotTrialStateMode.RESET_EACH_TRIAL
+
+
+async def test_an_arm_that_does_not_fit_is_named_with_its_case():
+    lab = await Lab(recall=AutomaticRecallPolicy(mode="off")).open()
+    with pytest.raises(InvalidInput, match="'recall_off' does not fit case 'q-door'"):
+        lab.study.check(Experiment(CASES, [baseline(), recall_off()]))
+    controls = [Item("q-lamp", "irrelevant", text=f"Note {n}.") for n in range(17)]
+    with pytest.raises(InvalidInput, match=r"'irrelevant' does not fit case 'q-lamp': .* 16 items"):
+        lab.study.check(Experiment(CASES, [baseline(), inject("irrelevant", controls)]))
+    lab.study.check(Experiment(CASES, [baseline(), omit_expected()]))
+
+
+async def test_the_study_is_of_the_environment_that_is_named():
+    lab = Lab()
+
+    def build_app(**given):
+        app = lab.build_app(**given)
+        spec = EnvironmentSpec(name="second", execution_profile_identity=Gauge().execution_profile_identity)
+        app.register_environment(Environment(spec, knowledge_store=given["knowledge_store"]))
+        return app
+
+    await lab.open()
+    subject = Subject(build_app, "reader", lab.knowledge.bind(SCOPE), environment_name="second")
+    study = await MemoryStudy.open(subject, CASES, StudyStores.in_memory(), KEY)
+    planned = Experiment(CASES[:1], [baseline()]).trials()[0]
+    assert study.request(planned).run_request.environment_name == "second"
+
+
+async def test_a_session_store_that_keeps_nothing_else_is_refused():
+    with pytest.raises(InvalidInput, match="InMemorySessionStore"):
+        StudyStores.beside(StudyStores.in_memory().sessions)
+
+
+async def test_stores_in_one_file_are_closed_twice_and_leave_one_file(tmp_path):
+    path = tmp_path / "lab.db"
+    stores = StudyStores.in_file(path)
+    lab = await Lab(stores=stores).open()
+    await run_experiment(Experiment(CASES[:1], [baseline()]), lab.study)
+    assert lab.study.executor.durable_state_paths().execution_store == (path.resolve(),)
+    await stores.aclose()
+    await stores.aclose()
+    assert path.exists()
+
+
+async def test_a_session_store_that_is_open_already_is_used(tmp_path):
+    sessions = SQLiteSessionStore(tmp_path / "lab.db")
+    stores = StudyStores.beside(sessions)
+    assert stores.sessions is sessions
+    assert stores.snapshots.durable_state_paths() == stores.executions.durable_state_paths()
+    await stores.aclose()
+
+
+async def test_the_knowledge_file_is_only_read(tmp_path):
+    knowledge = SQLiteKnowledgeStore(tmp_path / "knowledge.db")
+    lab = await Lab(knowledge=knowledge).open()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    frontier = await knowledge.frontier()
+    arms = [baseline(), omit_expected(), inject("irrelevant", [Item("q-door", "irrelevant")]), recall_off()]
+    run = await run_experiment(Experiment(CASES, arms), lab.study)
+    assert {record.status for record in by_id(run).values()} == {"completed", "not_applicable"}
+    assert await knowledge.frontier() == frontier
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.name in before} == before
+    await knowledge.aclose()
+
+
+@pytest.mark.slow
+async def test_twelve_questions_of_twelve_topics_under_six_arms_twice(tmp_path):
+    knowledge = SQLiteKnowledgeStore(tmp_path / "handbook.db")
+    await load_handbook(knowledge)
+    await knowledge.aclose()
+    before = {path.name: file_digest(path.read_bytes()) for path in tmp_path.iterdir()}
+    knowledge = SQLiteKnowledgeStore(tmp_path / "handbook.db")
+    cases, controls = question_cases(handbook_questions()), handbook_controls()
+    chosen = cases[::5]
+    assert len({case.topic for case in chosen}) == 12
+    stores = StudyStores.in_file(tmp_path / "runs.db")
+    subject = Subject(Lab().build_app, "reader", knowledge.bind(READERS))
+    study = await MemoryStudy.open(subject, cases, stores, KEY)
+    arms = [
+        baseline(),
+        recall_off(),
+        omit_expected(),
+        replace_expected(controls),
+        inject("irrelevant", controls),
+        inject("conflicting", controls),
+    ]
+    experiment = Experiment(chosen, arms, repeats=2)
+    run = await run_experiment(experiment, study)
+    assert run.failures == []
+    assert len(by_id(run)) == 12 * 6 * 2
+    assert set((await started(stores.sessions, run)).values()) == {1}
+    await stores.aclose()
+    await knowledge.aclose()
+
+    for name, digest in before.items():
+        assert file_digest((tmp_path / name).read_bytes()) == digest
+    for record in run.records:
+        binding = run.bindings[record.trial_id]
+        assert binding.proves_no_memory_exposure == (record.exposures == 0)
+        if record.intervention == "recall_off":
+            assert binding.proves_no_memory_exposure
+        if record.intervention == "baseline":
+            assert not binding.proves_no_memory_exposure
+    found = {effect.intervention: effect for effect in estimate_effects(run)}
+    assert list(found) == ["recall_off", "omit_expected", "stale", "irrelevant", "conflicting"]
+    assert all((effect.questions, effect.topics) == (12, 12) for effect in found.values())
+    assert all(effect.incomparable == effect.unscored == 0 for effect in found.values())
+    missing, beside = found["omit_expected"], found["irrelevant"]
+    assert missing.high < beside.low
+    assert missing.p_holm < 0.05 < beside.p_holm
+    assert missing.difference <= -0.5
+    assert abs(beside.difference) <= 0.1
+    assert found["recall_off"].score == 0.0
+    assert found["stale"].difference <= -0.5
