@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 FACES = (
     *("cayu", "cayu.approvals", "cayu.budgets", "cayu.errors", "cayu.knowledge", "cayu.notebook", "cayu.observability"),
+    *("cayu.evals", "cayu.experiments", "cayu.memory", "cayu.recall", "cayu.snapshots"),
     *(
         "cayu.observability.telemetry",
         "cayu.providers",

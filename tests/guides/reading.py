@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-TOPICS = ("anatomy", "durable-operations", "durable-service-tools", "phase-timing", "references", "tool-effects")
+TOPICS = (
+    *("anatomy", "durable-operations", "durable-service-tools", "memory-experiments", "phase-timing"),
+    *("references", "tool-effects"),
+)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 FILE_NAME = re.compile(r"# (\w+\.py)\n")

@@ -82,7 +82,7 @@ def test_a_wrong_command_is_noticed(command: str) -> None:
 def test_the_other_commands_are_those_that_we_know() -> None:
     others = [shlex.split(command) for command in SHOWN if command not in OURS]
     assert {words[0] for words in others} == {"python", "uvicorn", "curl", "export"}
-    modules = {"cayu.benchmarks.phase_timing", "cayu.examples.durable_service_tools"}
+    modules = {"cayu.benchmarks.memory_trials", "cayu.benchmarks.phase_timing", "cayu.examples.durable_service_tools"}
     assert {words[2] for words in others if words[0] == "python"} == modules
 
 

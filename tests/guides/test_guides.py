@@ -27,15 +27,16 @@ PROGRAMS = [
     for each in GUIDES
 ]
 SECTIONS = (
-    *("sessions", "knowledge", "approvals-and-questions", "recovery", "limits-and-budgets"),
+    *("sessions", "knowledge", "recall", "evaluations", "snapshots", "memory-interventions", "experiments"),
+    *("approvals-and-questions", "recovery", "limits-and-budgets"),
     *("tools", "events", "timing", "errors", "command-line", "server"),
 )
 CLASS_NAME = re.compile(r"[A-Z][a-z0-9]*[A-Za-z0-9]*[a-z][A-Za-z0-9]*")
 DOTTED = re.compile(r"cayu(?:_widgets)?(?:\.\w+)+")
 MEMBER = re.compile(r"\b(app|lab|harness|store|[A-Z]\w+)\.(\w+)\b")
-EVENT = re.compile(r"(?:session|model|tool|budget|recovery)\.[a-z_]+(?:\.[a-z_]+)*")
+EVENT = re.compile(r"(?:session|model|tool|budget|recovery|memory)\.[a-z_]+(?:\.[a-z_]+)*")
 OWNERS = {"app": CayuApp, "lab": Lab, "harness": RestartHarness, "store": KnowledgeStore}
-NOT_OURS = frozenset(("None", "True", "False", "ValidationError"))
+NOT_OURS = frozenset(("None", "True", "False", "TimeoutError", "ValidationError"))
 """Words of Python and of pydantic."""
 
 
