@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from cayu.interventions.specs import MemoryInterventionKind, MemoryInterventionS
 from cayu.knowledge.records import Selection
 from cayu.knowledge.store import KnowledgeStore
 from cayu.memory.applications import BuildApp, TrialApplicationFactory, built
+from cayu.memory.capabilities import MemoryInterventionEvaluator
 from cayu.memory.evaluators import AnswerEvaluator
 from cayu.memory.executor import MemoryInterventionExecutor
 from cayu.memory.overlays import KnowledgeOverlayProvider
@@ -28,7 +29,8 @@ from cayu.memory.runner import CayuMemoryInterventionRuntimeRunner
 from cayu.messages import Message
 from cayu.recall.policy import AutomaticRecallPolicy
 from cayu.runtime.registry import Assembly
-from cayu.sessions.requests import RunRequest
+from cayu.sessions.limits import BudgetLimit, RunLimits
+from cayu.sessions.requests import MAX_ID, RunRequest
 from cayu.sessions.streams import SessionStore
 from cayu.snapshots.components import (
     AGENT,
@@ -71,6 +73,12 @@ class Subject:
     recall: AutomaticRecallPolicy = field(default_factory=AutomaticRecallPolicy)
     environment_name: str | None = None
     """None takes the application's default."""
+    limits: RunLimits = field(default_factory=RunLimits)
+    """Of each trial's session."""
+    budget_limits: tuple[BudgetLimit, ...] = ()
+    """What each trial's session may spend; one without a budget id counts for the trial alone."""
+    timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
+    """How long each trial's session may take, from 1 to 3600."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +121,15 @@ class MemoryStudy:
     """One captured agent, ready for trials on its memory."""
 
     def __init__(
-        self, executor: MemoryInterventionExecutor, snapshot: AgentSnapshot, assembly: Assembly, memories: Memories
+        self, executor: MemoryInterventionExecutor, snapshot: AgentSnapshot, subject: Subject, memories: Memories
     ) -> None:
+        """Use `open`, unless the parts are your own."""
         self.executor = executor
+        self.subject = subject
         self.snapshot = snapshot
         self.memories = memories
         """What the agent may read, as captured, by entry id."""
-        self._agent = assembly.agent.name
-        self._environment = assembly.environment.spec.name if assembly.environment is not None else None
-        assert assembly.recall is not None
-        self._recall: AutomaticRecallPolicy = assembly.recall
+        self._recall = subject.recall
         self._specs: dict[tuple[str, str], MemoryInterventionSpec] = {}
 
     @classmethod
@@ -133,11 +140,16 @@ class MemoryStudy:
         stores: StudyStores,
         key: MemoryInterventionRequestFingerprintKey,
         scoring: AnswerScoring = AnswerScoring.CONTAINS,
+        *,
+        evaluator: MemoryInterventionEvaluator | None = None,
+        snapshot_fingerprint: str | None = None,
     ) -> MemoryStudy:
         """Capture an agent and return a study of it; the same agent over the same memory gives the same trials.
 
-        `key` identifies requests, and has to be the same whenever trials are gone on with. Raises `InvalidInput` for
-        an unbound knowledge store, and for an application with a component that declares no identity.
+        `key` identifies requests, and has to be the same whenever trials are gone on with. `evaluator` stands in for
+        the one that compares answers by `scoring`. `snapshot_fingerprint` goes on with a snapshot that was captured
+        before, though the knowledge has grown since. Raises `InvalidInput` for an unbound knowledge store, and for an
+        application with a component that declares no identity; `SnapshotNotFound` and `SnapshotConflict`.
         """
         knowledge, recall, sessions = subject.knowledge, subject.recall, stores.sessions
         access = knowledge.bound_access_scope()
@@ -152,10 +164,14 @@ class MemoryStudy:
         if profile.unavailable:
             words = "declares no identity, so no second application can be known to be the same"
             raise InvalidInput(f"In this application {', '.join(profile.unavailable)} {words}.")
-        evaluator = AnswerEvaluator(cases, sessions, scoring=scoring)
+        evaluator = evaluator or AnswerEvaluator(cases, sessions, scoring=scoring)
         parts = [FixedComponent(kind, value) for kind, value in _material(assembly, profile, recall, evaluator).items()]
         coordinator = AgentSnapshotCoordinator(stores.snapshots, [*parts, KnowledgeComponent(knowledge, access)])
-        snapshot = await coordinator.capture(AgentSnapshotCaptureRequest(access=access))
+        if snapshot_fingerprint is None:
+            snapshot = await coordinator.capture(AgentSnapshotCaptureRequest(access=access))
+        else:
+            snapshot = await coordinator.load(snapshot_fingerprint)
+            await coordinator.verify(snapshot)
         factory = TrialApplicationFactory(
             subject.build_app, assembly, session_store=sessions, budget_ledger=ledger, hermetic=app.is_hermetic
         )
@@ -170,7 +186,9 @@ class MemoryStudy:
         )
         frontier = snapshot.component(KNOWLEDGE_FRONTIER).material["frontier"]
         entries = await knowledge.select(Selection(scope=access, frontier=frontier))
-        return cls(executor, snapshot, assembly, {entry.id: entry for entry in entries})
+        if assembly.environment is not None:
+            subject = replace(subject, environment_name=assembly.environment.spec.name)
+        return cls(executor, snapshot, subject, {entry.id: entry for entry in entries})
 
     def spec(
         self,
@@ -212,27 +230,30 @@ class MemoryStudy:
             try:
                 self._specs[name] = self.spec(arm, case)
             except ValidationError as refused:
-                reasons = "; ".join(error["msg"] for error in refused.errors(include_input=False, include_url=False))
+                told = refused.errors(include_input=False, include_url=False)
+                reasons = "; ".join(error["msg"].removeprefix("Value error, ") for error in told)
                 words = f"Intervention {arm.name!r} does not fit case {case.case_id!r}"
                 raise InvalidInput(f"{words}: {reasons}.") from None
         return self._specs[name]
 
-    def request(
-        self, planned: PlannedTrial, timeout_seconds: int = DEFAULT_TIMEOUT_SECONDS
-    ) -> MemoryInterventionTrialRequest:
+    def request(self, planned: PlannedTrial) -> MemoryInterventionTrialRequest:
         """Return the request for one planned trial: the case's question, put to the agent."""
+        subject, arm, case = self.subject, planned.intervention.name, planned.case
         return MemoryInterventionTrialRequest(
             spec=self._spec(planned.intervention, planned.case),
-            candidate_id=planned.intervention.name,
+            candidate_id=arm,
             trial_id=planned.trial_id,
-            case=planned.case.contract,
+            case=case.contract,
             run_request=RunRequest(
-                agent_name=self._agent,
-                environment_name=self._environment,
-                messages=(Message.text("user", planned.case.question),),
-                labels={"experiment": planned.experiment, "intervention": planned.intervention.name},
+                agent_name=subject.agent_name,
+                environment_name=subject.environment_name,
+                title=f"{arm}, {case.case_id}, {planned.repeat}"[:MAX_ID],
+                messages=(Message.text("user", case.question),),
+                labels={"experiment": planned.experiment, "intervention": arm},
+                limits=subject.limits,
+                budget_limits=subject.budget_limits,
             ),
-            timeout_seconds=timeout_seconds,
+            timeout_seconds=subject.timeout_seconds,
         )
 
 
@@ -240,7 +261,7 @@ def _material(
     assembly: Assembly,
     profile: AgentSnapshotExecutionProfileRef,
     recall: AutomaticRecallPolicy,
-    evaluator: AnswerEvaluator,
+    evaluator: MemoryInterventionEvaluator,
 ) -> Mapping[str, Any]:
     """Return what the snapshot keeps of the components that cannot change."""
     return {

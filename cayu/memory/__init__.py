@@ -24,6 +24,8 @@ from cayu.interventions.specs import (
     MemoryInterventionSpec,
     MemoryNegativeControlKind,
 )
+from cayu.memory.applications import TrialApplicationFactory
+from cayu.memory.evaluators import AnswerEvaluator
 from cayu.memory.execution import (
     MEMORY_INTERVENTION_EXECUTION_MAX_RECORD_BYTES as MEMORY_INTERVENTION_EXECUTION_MAX_RECORD_BYTES,
 )
@@ -67,6 +69,7 @@ from cayu.memory.overlay import OverlayKnowledgeStore
 from cayu.memory.overlays import KnowledgeOverlayProvider
 
 __all__ = [
+    "AnswerEvaluator",
     "CayuMemoryInterventionRuntimeRunner",
     "DurableOperationOwnership",
     "DurableOperationOwnershipDisposition",
@@ -111,6 +114,7 @@ __all__ = [
     "RuntimeSessionCreateClaimReference",
     "RuntimeSessionCreateClaimReferenceKey",
     "SQLiteMemoryInterventionExecutionStore",
+    "TrialApplicationFactory",
     "memory_intervention_eval_result_revision",
     "memory_intervention_request_key",
     "memory_intervention_runtime_result_fingerprint",

@@ -16,7 +16,7 @@ from cayu.knowledge.ranking import tokens
 from cayu.knowledge.records import KnowledgeAccessScope, KnowledgeEntry, Selection
 from cayu.knowledge.revisions import decide_revision
 from cayu.knowledge.store import KnowledgeStore
-from cayu.snapshots.components import OVERLAYS
+from cayu.snapshots.components import OVERLAYS, sealed, unsealed
 from cayu.snapshots.store import AgentSnapshotStore
 
 Select = Callable[[Selection], Awaitable[Sequence[KnowledgeEntry]]]
@@ -58,6 +58,7 @@ class OverlayKnowledgeStore(KnowledgeStore):
         written: list[KnowledgeEntry] = []
 
         def decide(current: JSON, now: int) -> JSON:
+            unsealed(self._scope_id, current)
             stored, deleted = current["entries"].get(entry.id), entry.id in current["hidden"]
             standing = _entry(stored) if stored else below
             written[:] = [decide_revision(standing, deleted, entry, expected_revision, as_datetime(now))]
@@ -78,7 +79,7 @@ class OverlayKnowledgeStore(KnowledgeStore):
 def changed(opened: JSON, entries: dict[str, KnowledgeEntry], hidden: set[str], **more: Any) -> JSON:
     """Return an overlay's document with entries put in, and these ids hidden."""
     stored = {name: entry.model_dump(mode="json") for name, entry in entries.items()}
-    return opened | {"entries": opened["entries"] | stored, "hidden": sorted(hidden), **more}
+    return sealed(opened | {"entries": opened["entries"] | stored, "hidden": sorted(hidden), **more})
 
 
 def _entry(stored: JSON) -> KnowledgeEntry:

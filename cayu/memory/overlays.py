@@ -23,7 +23,7 @@ from cayu.knowledge.store import KnowledgeStore
 from cayu.memory.capabilities import MemoryInterventionOverlayProvider, MemoryInterventionRuntimeView
 from cayu.memory.overlay import OverlayKnowledgeStore, changed
 from cayu.recall.policy import AutomaticRecallPolicy
-from cayu.snapshots.components import OVERLAYS
+from cayu.snapshots.components import OVERLAYS, unsealed
 from cayu.snapshots.records import AgentSnapshotMaterialization, AgentSnapshotTrialBinding, scope_fingerprint
 from cayu.snapshots.store import AgentSnapshotStore
 
@@ -114,9 +114,10 @@ class KnowledgeOverlayProvider(MemoryInterventionOverlayProvider):
         return opened, MemoryInterventionReceipt.model_validate_json(dumps(opened["operations"][name]))
 
     async def _read(self, operation: MemoryInterventionOperation) -> JSON:
-        opened = await self._documents.read(OVERLAYS, operation.state_scope_id)
-        if opened is None or opened["overlay"] != operation.memory_overlay_fingerprint:
-            raise SnapshotConflict(what=f"overlay {operation.state_scope_id!r}", reason="it is not open in this store")
+        scope_id = operation.state_scope_id
+        opened = await self._documents.read(OVERLAYS, scope_id)
+        if opened is None or unsealed(scope_id, opened)["overlay"] != operation.memory_overlay_fingerprint:
+            raise SnapshotConflict(what=f"overlay {scope_id!r}", reason="it is not open in this store")
         return opened
 
     async def _standing(

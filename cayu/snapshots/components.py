@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from cayu.canonical import fingerprint
-from cayu.errors import SnapshotConflict
+from cayu.errors import SnapshotConflict, StoredDocumentDamaged
 from cayu.knowledge.records import KnowledgeAccessScope, Selection
 from cayu.knowledge.store import KnowledgeStore
 from cayu.messages import Frozen
@@ -24,8 +24,22 @@ KINDS = (AGENT, EVALUATOR, EXECUTION_PROFILE, KNOWLEDGE_FRONTIER, RECALL_POLICY,
 
 OVERLAYS = "memory-overlays"
 """The collection of the overlays, by state scope."""
+SEAL = "sha256"
 _TIMES = {"created_at", "updated_at"}
 """Of an entry; when a memory was written down is no part of what it says."""
+
+
+def sealed(opened: dict[str, Any]) -> dict[str, Any]:
+    """Return an overlay's document with the digest of its content, as it is kept."""
+    content = {name: value for name, value in opened.items() if name != SEAL}
+    return content | {SEAL: fingerprint("cayu.memory-overlay-content", content)}
+
+
+def unsealed(state_scope_id: str, found: Any) -> dict[str, Any]:
+    """Return an overlay's document as it was kept. Raises `StoredDocumentDamaged` for one that was edited."""
+    if isinstance(found, dict) and found == sealed(found):
+        return found
+    raise StoredDocumentDamaged(collection=OVERLAYS, id=state_scope_id)
 
 
 class MaterializationClaim(Frozen):
@@ -100,16 +114,18 @@ class KnowledgeComponent(AgentSnapshotComponentProvider):
         """Open an empty overlay for the state scope, and return its fingerprint."""
         material = [claim.state_scope_id, claim.component.fingerprint]
         overlay = fingerprint("cayu.memory-overlay", material)
-        opened = {
-            "overlay": overlay,
-            "operation_id": claim.operation_id,
-            "frontier": claim.component.material["frontier"],
-            "operations": {},
-            "hidden": [],
-            "entries": {},
-        }
+        opened = sealed(
+            {
+                "overlay": overlay,
+                "operation_id": claim.operation_id,
+                "frontier": claim.component.material["frontier"],
+                "operations": {},
+                "hidden": [],
+                "entries": {},
+            }
+        )
         found = await store.transact(OVERLAYS, claim.state_scope_id, lambda current, _: None if current else opened)
-        if found["overlay"] != overlay:
+        if unsealed(claim.state_scope_id, found)["overlay"] != overlay:
             raise SnapshotConflict(what=f"overlay {claim.state_scope_id!r}", reason="it was opened for another memory")
         return overlay
 

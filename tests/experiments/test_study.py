@@ -1,11 +1,13 @@
 """A captured agent: what cannot be studied, and requests that follow from the agent, the memory and the design."""
 
+from dataclasses import replace
+
 import pytest
-from experiments.support import CASES, ENTRIES, KEY, SCOPE, Gauge, Item, Lab, by_id, started
+from experiments.support import CASES, ENTRIES, KEY, SCOPE, UNKNOWN, Gauge, Item, Lab, by_id, started
 
 from cayu import AgentSpec, CayuApp, Environment, EnvironmentSpec
 from cayu.canonical import file_digest
-from cayu.errors import InvalidInput
+from cayu.errors import InvalidInput, SnapshotNotFound
 from cayu.evals import question_cases
 from cayu.examples.handbook import READERS, load_handbook
 from cayu.experiments import (
@@ -25,6 +27,7 @@ from cayu.interventions.specs import MemoryInterventionKind
 from cayu.knowledge import KnowledgeEntry
 from cayu.providers import ExtractiveModelProvider
 from cayu.recall import AutomaticRecallPolicy
+from cayu.sessions.limits import RunLimits
 from cayu.snapshots.records import AgentSnapshotTrialStateMode
 from cayu.storage import (
     InMemoryKnowledgeStore,
@@ -126,14 +129,18 @@ async def test_other_cases_give_other_trials_since_the_evaluator_is_part_of_the_
 
 async def test_a_request_asks_the_cases_question_with_labels_to_find_its_session_by():
     study = (await Lab().open()).study
+    spending = RunLimits(max_total_tokens=500)
+    study.subject = replace(study.subject, timeout_seconds=7, limits=spending)
     planned = Experiment(CASES[:1], [baseline()], name="pilot", seed=3).trials()[0]
-    request = study.request(planned, timeout_seconds=7)
+    request = study.request(planned)
     run = request.run_request
     assert [message.plain_text for message in run.messages] == [CASES[0].question]
     assert run.labels == {"experiment": "pilot", "intervention": "baseline"}
     assert (run.agent_name, run.environment_name) == ("reader", "laboratory")
     assert request.case == CASES[0].contract
     assert request.timeout_seconds == 7
+    assert run.limits == spending
+    assert run.title == f"baseline, {CASES[0].case_id}, 1"
     assert request.trial_id == planned.trial_id
 
 
@@ -266,3 +273,21 @@ async def test_twelve_questions_of_twelve_topics_under_six_arms_twice(tmp_path):
     assert abs(beside.difference) <= 0.1
     assert found["recall_off"].score == 0.0
     assert found["stale"].difference <= -0.5
+
+
+async def test_a_study_goes_on_with_an_earlier_snapshot_though_the_memory_has_grown():
+    lab = await Lab().open()
+    study, subject = lab.study, lab.study.subject
+    first = Experiment(CASES[:1], [baseline()], name="night").trials()[0]
+    before = await study.executor.execute_trial(study.request(first))
+    await lab.knowledge.write(KnowledgeEntry(id="later", text="This was written at midnight."), 0)
+    again = await MemoryStudy.open(
+        subject, (*CASES, UNKNOWN), lab.stores, KEY, snapshot_fingerprint=study.snapshot.fingerprint
+    )
+    assert again.snapshot == study.snapshot
+    assert "later" not in again.memories
+    assert await again.executor.execute_trial(again.request(first)) == before
+    anew = await MemoryStudy.open(subject, (*CASES, UNKNOWN), lab.stores, KEY)
+    assert anew.snapshot.fingerprint != study.snapshot.fingerprint
+    with pytest.raises(SnapshotNotFound):
+        await MemoryStudy.open(subject, (*CASES, UNKNOWN), lab.stores, KEY, snapshot_fingerprint="0" * 64)

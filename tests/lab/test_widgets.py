@@ -280,7 +280,8 @@ def test_the_board_of_an_experiment_is_stopped_and_outlives_the_kernel(
     look(notebook, tmp_path, "board-running")
     notebook.click_button("Stop")
     notebook.wait_output(1, "cancelled, ")
-    notebook._cell(1).locator(".jp-OutputArea-output button").wait_for(state="detached")  # plain HTML has taken the place
+    # Plain HTML takes the place of the live board.
+    notebook._cell(1).locator(".jp-OutputArea-output button").wait_for(state="detached")
     assert HOSTILE in notebook.output_text(1)
     notebook.run_cell(2)
     notebook.wait_idle()

@@ -32,12 +32,13 @@ from cayu.errors import (
     KnowledgeRevisionConflict,
     KnowledgeScopeError,
     MemoryInterventionExecutionConflict,
+    StoredDocumentDamaged,
 )
 from cayu.knowledge import KnowledgeAccessScope, KnowledgeEntry
 from cayu.memory import MemoryInterventionReceipt, MemoryInterventionRuntimeView, MemoryInterventionTrialRequest
 from cayu.providers import ScriptedModelProvider
 from cayu.snapshots import AgentSnapshotTrialStateMode
-from cayu.snapshots.components import OVERLAYS
+from cayu.snapshots.components import OVERLAYS, sealed
 from cayu.storage import SQLiteKnowledgeStore
 from cayu.tools import ToolResult
 
@@ -155,7 +156,7 @@ async def cut_off_after_the_effect(bench: Bench, request: MemoryInterventionTria
     with pytest.raises(Lost):
         await bench.executor(executions=journal).execute_trial(request)
     scope, empty = await overlay_id(bench, request), {"operations": {}, "hidden": []}
-    await bench.stores.snapshots.transact(OVERLAYS, scope, lambda current, _: current | empty)
+    await bench.stores.snapshots.transact(OVERLAYS, scope, lambda current, _: sealed(current | empty))
 
 
 async def test_an_effect_that_has_to_be_worked_out_again_has_the_same_receipt() -> None:
@@ -174,11 +175,23 @@ async def test_another_receipt_than_the_journals_is_a_conflict() -> None:
     await cut_off_after_the_effect(bench, request)
     hidden = {"hidden": ["cold-room"]}
     await bench.stores.snapshots.transact(
-        OVERLAYS, await overlay_id(bench, request), lambda current, _: current | hidden
+        OVERLAYS, await overlay_id(bench, request), lambda current, _: sealed(current | hidden)
     )
     with pytest.raises(MemoryInterventionExecutionConflict, match="another receipt than the journal"):
         await bench.study.executor.execute_trial(request)
     assert not await bench.has_session(request)
+
+
+async def test_an_overlay_that_was_edited_is_not_used() -> None:
+    bench = await Bench().open()
+    request = bench.request(ARMS["omit"][0])
+    await bench.study.executor.execute_trial(request)
+    shown = {"hidden": []}
+    await bench.stores.snapshots.transact(
+        OVERLAYS, await overlay_id(bench, request), lambda current, _: current | shown
+    )
+    with pytest.raises(StoredDocumentDamaged, match="edited"):
+        await bench.study.executor.execute_trial(request)
 
 
 async def overlay_id(bench: Bench, request: MemoryInterventionTrialRequest) -> str:

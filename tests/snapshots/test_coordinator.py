@@ -27,7 +27,7 @@ from snapshots.support import (
 )
 
 from cayu.canonical import fingerprint
-from cayu.errors import InvalidInput, SnapshotConflict, SnapshotNotFound
+from cayu.errors import InvalidInput, SnapshotConflict, SnapshotNotFound, StoredDocumentDamaged
 from cayu.snapshots import (
     AgentSnapshot,
     AgentSnapshotCaptureRequest,
@@ -36,7 +36,7 @@ from cayu.snapshots import (
     AgentSnapshotStore,
     FixedComponent,
 )
-from cayu.snapshots.components import KINDS, KNOWLEDGE_FRONTIER, OVERLAYS
+from cayu.snapshots.components import KINDS, KNOWLEDGE_FRONTIER, OVERLAYS, sealed
 from cayu.snapshots.coordinator import MATERIALIZATIONS, PROGRESS, RESULTS, SNAPSHOTS, TRIALS
 from cayu.storage import (
     InMemoryAgentSnapshotStore,
@@ -337,10 +337,20 @@ async def test_a_copy_that_has_changed_since_is_the_same_copy(
     store: AgentSnapshotStore, coordinator: AgentSnapshotCoordinator, snapshot: AgentSnapshot
 ) -> None:
     made = await coordinator.materialize(make_request(snapshot))
-    await edit(store, OVERLAYS, made.state_scope_id, lambda opened: opened | {"hidden": ["tea"]})
+    await edit(store, OVERLAYS, made.state_scope_id, lambda opened: sealed(opened | {"hidden": ["tea"]}))
     await edit(store, PROGRESS, made.progress_id, lambda progress: progress | {"materialization": None})
     assert await coordinator.materialize(make_request(snapshot)) == made
     assert (await store.read(OVERLAYS, made.state_scope_id))["hidden"] == ["tea"], "a repeat emptied the overlay"
+
+
+async def test_an_overlay_that_was_edited_is_found_out(
+    store: AgentSnapshotStore, coordinator: AgentSnapshotCoordinator, snapshot: AgentSnapshot
+) -> None:
+    made = await coordinator.materialize(make_request(snapshot))
+    await edit(store, OVERLAYS, made.state_scope_id, lambda opened: opened | {"hidden": ["tea"]})
+    await edit(store, PROGRESS, made.progress_id, lambda progress: progress | {"materialization": None})
+    with pytest.raises(StoredDocumentDamaged):
+        await coordinator.materialize(make_request(snapshot))
 
 
 async def test_a_copy_is_opened_for_the_access_of_the_snapshot_alone(
@@ -360,7 +370,7 @@ async def test_an_overlay_of_another_memory_is_not_taken_over(
     store: AgentSnapshotStore, coordinator: AgentSnapshotCoordinator, snapshot: AgentSnapshot
 ) -> None:
     request = make_request(snapshot)
-    await edit(store, OVERLAYS, request.state_scope_id, lambda _: {"overlay": digest("another")})
+    await edit(store, OVERLAYS, request.state_scope_id, lambda _: sealed({"overlay": digest("another")}))
     with pytest.raises(SnapshotConflict, match="opened for another memory"):
         await coordinator.materialize(request)
 
