@@ -27,10 +27,10 @@ check: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q -m "not slow" -n auto --maxprocesses 4 --dist worksteal
+	@$(BIN)/python -m pytest -q -m "not slow and not exhaustive" -n auto --maxprocesses 4 --dist worksteal
 
 test: check
-	@$(BIN)/python -m pytest -q -m slow
+	@$(BIN)/python -m pytest -q -m "slow or exhaustive"
 
 bench: $(STAMP)
 	@$(BIN)/python -m cayu.benchmarks.phase_timing --backend sqlite --rounds 50

@@ -9,6 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from cayu.evals.fields import Count, ExactBool, Exactly, Fingerprint, Id, SessionId
 
+pytestmark = pytest.mark.exhaustive
+
 One = Annotated[Literal[1], Exactly]
 GOOD: list[tuple[Any, list[Any]]] = [
     (Id, ["a", "a b", "ä" * 256, "\N{SNOWMAN}"]),

@@ -16,6 +16,8 @@ from cayu.errors import InvalidInput
 from cayu.experiments import Effect, estimate, estimate_effects, holm
 from cayu.interventions.specs import MemoryInterventionKind
 
+pytestmark = pytest.mark.exhaustive
+
 NUMBERS = ("baseline", "score", "difference", "standard_error", "low", "high", "p_value", "smallest_detectable")
 UNEQUAL = (
     [0.4, -0.1, 0.3, 0.0, -0.6, 0.2, 0.5, 0.9, -0.2, 0.1, 0.0],

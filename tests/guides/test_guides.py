@@ -21,9 +21,11 @@ from cayu.testing import RestartHarness
 
 GUIDES = [guide(topic) for topic in TOPICS]
 BY_TOPIC = pytest.mark.parametrize("each", GUIDES, ids=lambda each: each.topic)
-STARTS_PROCESSES = "run_child("
+TAKES_LONG = ("run_child(", "run_experiment(")
 PROGRAMS = [
-    pytest.param(each, id=each.topic, marks=[pytest.mark.slow] if STARTS_PROCESSES in each.text else [])
+    pytest.param(
+        each, id=each.topic, marks=[pytest.mark.slow] if any(each.text.count(word) for word in TAKES_LONG) else []
+    )
     for each in GUIDES
 ]
 SECTIONS = (

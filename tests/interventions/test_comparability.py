@@ -12,6 +12,8 @@ from cayu.evals import EvalCaseContractV1
 from cayu.interventions.comparability import MemoryInterventionComparability, MemoryInterventionMismatch
 from cayu.interventions.evidence import MemoryInterventionTrialBinding
 
+pytestmark = pytest.mark.exhaustive
+
 OTHER = digest("another")
 ACCUMULATING = {"trial_state_mode": "accumulate_within_candidate"}
 TRUNCATED = make_attribution(status="truncated", truncated=True)

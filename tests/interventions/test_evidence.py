@@ -29,6 +29,8 @@ from cayu.interventions.requests import RuntimeSessionCreateClaimReference, Runt
 from cayu.interventions.specs import MemoryInterventionChange
 from cayu.recall.attribution import MemoryAttribution
 
+pytestmark = pytest.mark.exhaustive
+
 REVISIONS = tuple(digest(f"revision {each}") for each in range(4))
 EFFECTS = tuple(digest(f"effect {each}") for each in range(4))
 

@@ -30,6 +30,8 @@ from cayu.interventions.phases import MemoryInterventionExecutionPhase as Phase
 from cayu.interventions.records import MemoryInterventionExecutionRecord, dispatch_operation
 from cayu.interventions.requests import MEMORY_INTERVENTION_EXECUTION_MAX_RECORD_BYTES as MOST
 
+pytestmark = pytest.mark.exhaustive
+
 Record = MemoryInterventionExecutionRecord
 PHASES = list(Phase)
 EXECUTION = prepare().execution_id

@@ -26,6 +26,8 @@ from cayu.interventions.records import MemoryInterventionExecutionRecord
 from cayu.memory import MemoryInterventionExecutorAuthority
 from cayu.snapshots.profiles import AgentSnapshotExecutionProfileRef
 
+pytestmark = pytest.mark.exhaustive
+
 PARTS = make_parts()
 
 

@@ -18,6 +18,8 @@ from cayu.interventions.ownership import DurableOperationOwnershipState as State
 from cayu.interventions.ownership import DurableOperationOwnershipTransition as Transition
 from cayu.interventions.records import dispatch_operation
 
+pytestmark = pytest.mark.exhaustive
+
 EXECUTION = "trial-1"
 OPERATION = dispatch_operation(EXECUTION)
 LEASE = timedelta(seconds=DEFAULT_LEASE_SECONDS)

@@ -33,6 +33,8 @@ from cayu.interventions.records import MemoryInterventionExecutionRecord, dispat
 from cayu.interventions.requests import MemoryInterventionRequestFingerprintKey, RuntimeSessionCreateClaimReference
 from cayu.snapshots.records import AgentSnapshotTerminalDisposition
 
+pytestmark = pytest.mark.exhaustive
+
 PHASES = list(Phase)
 PARTS = make_parts()
 KNOWN = known_fields(PARTS)

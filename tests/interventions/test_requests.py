@@ -43,6 +43,8 @@ from cayu.interventions.specs import MemoryInterventionChange, MemoryInterventio
 from cayu.messages import Message
 from cayu.sessions.limits import RunLimits
 
+pytestmark = pytest.mark.exhaustive
+
 TESTS = Path(__file__).resolve().parents[1]
 OTHER_SECRET = b"another secret of a root key"
 TURNS = (Message.text("user", "First."), Message.text("assistant", "Yes."), Message.text("user", "Second."))

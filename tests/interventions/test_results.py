@@ -32,6 +32,8 @@ from cayu.interventions.results import (
 from cayu.recall.attribution import MemoryAttribution, MemoryAttributionBounds
 from cayu.snapshots.records import AgentSnapshotTerminalDisposition
 
+pytestmark = pytest.mark.exhaustive
+
 ALIAS = EvalMemorySourceAliasV1(key_id="key-1", digest=digest("source"))
 NO_EVIDENCE: dict[str, Any] = {
     "terminal_evidence_available": False,

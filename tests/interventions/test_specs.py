@@ -17,6 +17,8 @@ from cayu.interventions.specs import (
     MemoryNegativeControlKind,
 )
 
+pytestmark = pytest.mark.exhaustive
+
 KINDS = tuple(map(str, MemoryInterventionKind))
 OMITTED = MemoryInterventionChange(entry_id="tea", revision=1)
 REPLACED = MemoryInterventionChange(entry_id="tea", revision=1, fixture=make_fixture())

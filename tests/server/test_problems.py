@@ -79,6 +79,7 @@ def test_each_error_has_its_status(kind: type[CayuError], status: int) -> None:
 
 def test_errors_that_say_nothing_of_a_request_are_faults_of_the_server(caplog: pytest.LogCaptureFixture) -> None:
     base = {CayuError, errors.ProviderError, *kinds(errors.NotebookError), *kinds(errors.KnowledgeError)}
+    base |= {*kinds(errors.SnapshotError), errors.MemoryInterventionExecutionConflict}
     for kind in base:
         told = problem_of(make(kind))
         assert (told.status, told.code, told.type) == (500, "internal_error", "about:blank")

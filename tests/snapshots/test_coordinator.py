@@ -46,6 +46,8 @@ from cayu.storage import (
 )
 from cayu.testing.clocks import START, FakeClock
 
+pytestmark = pytest.mark.exhaustive
+
 SECRET = "words that no error shows"
 
 

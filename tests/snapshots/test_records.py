@@ -23,6 +23,8 @@ from cayu.snapshots import (
 from cayu.snapshots.records import Addressed, component_fingerprint, scope_fingerprint
 from cayu.testing.clocks import START
 
+pytestmark = pytest.mark.exhaustive
+
 LATER = START + timedelta(days=1)
 SECRET = "words that no error shows"
 

@@ -31,6 +31,8 @@ from cayu.testing.executions import NAME, StoreTime, first_record, next_record
 from cayu.testing.journals import DURABLE_EXECUTION_STORE_CHECKS, EXECUTION_STORE_CHECKS, Check
 from cayu.testing.ownerships import check_operations, check_ownership, check_publication, check_takeover
 
+pytestmark = pytest.mark.exhaustive
+
 Record = MemoryInterventionExecutionRecord
 SECRET = "a payload that no error shows"
 
