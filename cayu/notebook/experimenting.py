@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Generator, Iterable
-from concurrent.futures import Future
+from collections import Counter
+from collections.abc import Coroutine, Generator, Iterable, Sequence
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import pandas as pd
 
-from cayu.errors import InvalidInput
+from cayu.errors import InvalidInput, NotebookError
 from cayu.evals.cases import EvalCase
 from cayu.evals.scoring import AnswerScoring
 from cayu.experiments.design import Experiment
@@ -20,20 +22,29 @@ from cayu.experiments.study import MemoryStudy, StudyStores, Subject
 from cayu.experiments.sweep import DEFAULT_CONCURRENCY, ExperimentRun, Progress, run_experiment
 from cayu.interventions.requests import MemoryInterventionRequestFingerprintKey
 from cayu.notebook import trials
+from cayu.notebook.figures.forest import signed, too_few_topics
+from cayu.notebook.figures.words import counted
 from cayu.notebook.frames import Conditions, finished
 from cayu.notebook.handles import Bundle
 from cayu.notebook.html import card, esc, table
+from cayu.notebook.problems import Problem, Problems
 from cayu.notebook.tables import asked
 from cayu.runtime.app import CayuApp
+from cayu.sessions.streams import SessionStore
 
 T = TypeVar("T")
-Work = tuple[asyncio.Task[ExperimentRun], Future[ExperimentRun]]
+STOPPING_SECONDS = 5.0
+"""How long the end of a lab waits for trials in work before it stops them for good."""
+_stores: WeakKeyDictionary[MemoryStudy, SessionStore] = WeakKeyDictionary()
+"""The session store that each study was made on; a restart of its lab closes it."""
 
 
 class Experimenting(ABC):
     """What a lab does with experiments on memory. Their trials are sessions of the lab's store like any other."""
 
     where: str
+    app: CayuApp
+    problems: Problems
     experiments: list[ExperimentHandle]
     """Those that were begun in this lab, the oldest first."""
 
@@ -56,12 +67,13 @@ class Experimenting(ABC):
         *,
         key: MemoryInterventionRequestFingerprintKey | None = None,
         scoring: AnswerScoring = AnswerScoring.CONTAINS,
+        snapshot_fingerprint: str | None = None,
     ) -> MemoryStudy:
         """Capture an agent for trials on its memory, which stand in the lab's store.
 
         Without a `key` the lab keeps one in the file `<store>.key`, which makes trials go on after a restart.
         """
-        return self.call(self._study(subject, cases, key, scoring))
+        return self.call(self._study(subject, cases, key, scoring, snapshot_fingerprint))
 
     async def astudy(
         self,
@@ -70,9 +82,10 @@ class Experimenting(ABC):
         *,
         key: MemoryInterventionRequestFingerprintKey | None = None,
         scoring: AnswerScoring = AnswerScoring.CONTAINS,
+        snapshot_fingerprint: str | None = None,
     ) -> MemoryStudy:
         """Await `study`."""
-        return await self.acall(self._study(subject, cases, key, scoring))
+        return await self.acall(self._study(subject, cases, key, scoring, snapshot_fingerprint))
 
     async def _study(
         self,
@@ -80,9 +93,14 @@ class Experimenting(ABC):
         cases: Iterable[EvalCase],
         key: MemoryInterventionRequestFingerprintKey | None,
         scoring: AnswerScoring,
+        snapshot: str | None,
     ) -> MemoryStudy:
-        stores = StudyStores.beside(self._working().session_store)
-        return await MemoryStudy.open(subject, cases, stores, key or key_beside(self.where), scoring)
+        sessions = self._working().session_store
+        made = key or key_beside(self.where)
+        stores = StudyStores.beside(sessions)
+        study = await MemoryStudy.open(subject, cases, stores, made, scoring, snapshot_fingerprint=snapshot)
+        _stores[study] = sessions
+        return study
 
     def experiment(
         self,
@@ -95,14 +113,42 @@ class Experimenting(ABC):
         """Start an experiment and return at once; `wait()` on the handle, or `await` it, for its end.
 
         Trials that were run before are read from the journal. `progress` is called after each trial, on the lab's loop.
+        Raises `InvalidInput` while an experiment of that name runs, and for a study from before a restart of the lab.
         """
-        self._working()
+        return self.call(self._begin(experiment, study, concurrency, progress))
+
+    async def aexperiment(
+        self,
+        experiment: Experiment,
+        study: MemoryStudy,
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        progress: Progress | None = None,
+    ) -> ExperimentHandle:
+        """Await `experiment`: its beginning, and not its end."""
+        return await self.acall(self._begin(experiment, study, concurrency, progress))
+
+    async def _begin(
+        self, experiment: Experiment, study: MemoryStudy, concurrency: int, progress: Progress | None
+    ) -> ExperimentHandle:
+        sessions = self._working().session_store
+        if _stores.get(study, sessions) is not sessions:
+            words = "This study's store is not, or no longer, open in this lab; after lab.restart()"
+            raise InvalidInput(f"{words} call lab.study(...) again.")
         for running in self.experiments:
             if running.experiment.name == experiment.name and not running.done:
                 raise InvalidInput(f"Experiment {experiment.name!r} is running already; wait for it, or cancel it.")
         run = ExperimentRun(experiment, total=len(experiment.trials()))
-        work = run_experiment(experiment, study, concurrency=concurrency, progress=progress, run=run)
-        handle = ExperimentHandle(self, run, self.call(_begun(work)))
+
+        def told(done: ExperimentRun) -> None:
+            try:
+                if progress is not None:
+                    progress(done)
+            except Exception as error:  # noqa: BLE001 - who looks on never fails an experiment
+                self.problems.keep("progress", error)
+
+        work = run_experiment(experiment, study, concurrency=concurrency, progress=told, run=run)
+        handle = ExperimentHandle(self, run, asyncio.create_task(work, name="cayu experiment"))
         self.experiments.append(handle)
         return handle
 
@@ -111,19 +157,35 @@ class Experimenting(ABC):
         return list({handle.experiment.name: handle.run for handle in self.experiments}.values())
 
     async def _end_experiments(self) -> None:
-        """End what runs."""
-        for handle in self.experiments:
-            await handle.acancel()
+        """End what runs: no more trials begin, those in work end, and slow ones are stopped for good."""
+        stopping = [handle._stop() for handle in self.experiments if not handle.done]
+        if not stopping:
+            return
+        _, slow = await asyncio.wait(stopping, timeout=STOPPING_SECONDS)
+        for task in slow:
+            task.cancel()
+        if slow:
+            await asyncio.wait(slow)
 
 
 class ExperimentHandle:
     """An experiment that was begun; shows how far it is and what it has found."""
 
-    def __init__(self, lab: Experimenting, run: ExperimentRun, work: Work) -> None:
+    def __init__(self, lab: Experimenting, run: ExperimentRun, task: asyncio.Task[ExperimentRun]) -> None:
         self.lab = lab
         self.run = run
         """The trials that are done, growing while the experiment runs."""
-        self._task, self._future = work
+        self._task = task
+        self._end: Future[None] = Future()
+        self._problem: Problem | None = None
+        task.add_done_callback(self._tell)
+
+    def _tell(self, task: asyncio.Task[ExperimentRun]) -> None:
+        """Tell other threads of the end; a failure that nobody waits for is kept for `lab.errors_df()`."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._problem = self.lab.problems.keep(f"experiment {self.experiment.name}", error)
+        self._end.set_result(None)
 
     @property
     def experiment(self) -> Experiment:
@@ -133,41 +195,73 @@ class ExperimentHandle:
     @property
     def done(self) -> bool:
         """True once nothing of it runs any more."""
-        return self._future.done()
+        return self._end.done()
 
     @property
     def state(self) -> str:
         """`running`, `finished`, `cancelled` or `failed`."""
-        if not self._future.done():
+        if not self.done:
             return "running"
-        if self._future.cancelled():
+        if self._task.cancelled():
             return "cancelled"
-        return "failed" if self._future.exception() is not None else "finished"
+        return "failed" if self.failure is not None else "finished"
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What the experiment failed with. A trial that fails is a row of `trials_df`, and the others go on."""
+        return self._task.exception() if self.done and not self._task.cancelled() else None
 
     def wait(self, timeout: float | None = None) -> ExperimentHandle:
-        """Wait for the end, at most `timeout` seconds, and return this handle. Raises `TimeoutError`, and what failed.
+        """Wait for the end, at most `timeout` seconds, and return this handle.
 
-        An interrupted cell stops waiting; the experiment goes on.
+        Raises `TimeoutError` when it runs longer, what it failed with, and `NotebookError` when it was cancelled. An
+        interrupted cell stops waiting; the experiment goes on. Raises `OnLabLoop` on the lab's loop: await it there.
         """
-        self._future.result(timeout)
-        return self
+        if not self.done:
+            self.lab.call(asyncio.sleep(0))  # refuses to block the lab's own loop
+        wait([self._end], timeout)
+        return self._told()
 
     def __await__(self) -> Generator[Any, None, ExperimentHandle]:
-        """Await the end, and give this handle."""
+        """Await the end, and give this handle; raises as `wait` does."""
         return self._ended().__await__()
 
     async def _ended(self) -> ExperimentHandle:
-        await asyncio.shield(asyncio.wrap_future(self._future))
+        if not self.done:
+            await asyncio.wait([asyncio.wrap_future(self._end)])
+        return self._told()
+
+    def _told(self) -> ExperimentHandle:
+        """Return this handle, or raise what stands against it; a failure that is raised counts as read."""
+        name, failure = self.experiment.name, self.failure
+        if not self.done:
+            raise TimeoutError(f"Experiment {name!r} goes on: {progress_text(self)}.")
+        if self._task.cancelled():
+            raise NotebookError(f"Experiment {name!r} was cancelled; begin it again to go on from there.")
+        if failure is not None:
+            if self._problem is not None:
+                self._problem.read = True
+            raise failure
         return self
 
     def cancel(self) -> None:
         """Begin no more trials, and wait for those in work; the same experiment goes on when it is begun again."""
-        self.lab.call(self.acancel())
+        if not self.done:
+            self.lab.call(self._at_rest())
 
     async def acancel(self) -> None:
-        """Await `cancel`, on the lab's loop."""
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        """Await `cancel`."""
+        if not self.done:
+            await self.lab.acall(self._at_rest())
+
+    async def _at_rest(self) -> None:
+        await asyncio.wait([self._stop()])
+
+    def _stop(self) -> asyncio.Task[ExperimentRun]:
+        """Begin no more trials. Asking twice does no more: a task cancelled twice gives up the trials in work."""
+        if not self._task.cancelling():
+            self._task.cancel()
+        return self._task
 
     @property
     def effects(self) -> tuple[Effect, ...]:
@@ -191,23 +285,6 @@ class ExperimentHandle:
         return {"text/plain": repr(self), "text/html": experiment_html(self)}
 
 
-async def _begun(work: Coroutine[Any, Any, ExperimentRun]) -> Work:
-    """Start an experiment on this loop; the future tells other threads of its end."""
-    future: Future[ExperimentRun] = Future()
-    task = asyncio.create_task(work, name="cayu experiment")
-
-    def tell(done: asyncio.Task[ExperimentRun]) -> None:
-        if done.cancelled():
-            future.cancel()
-        elif (error := done.exception()) is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(done.result())
-
-    task.add_done_callback(tell)
-    return task, future
-
-
 def progress_text(handle: ExperimentHandle) -> str:
     """Return how far an experiment is, in words."""
     run, failed = handle.run, len(handle.run.failures)
@@ -215,40 +292,64 @@ def progress_text(handle: ExperimentHandle) -> str:
     return f"{words}, {failed} without a score" if failed else words
 
 
-def experiment_html(handle: ExperimentHandle, found: Iterable[Effect] | None = None) -> str:
-    """Return an experiment as a card: how far it is, and its effects; `found` are effects that are known already."""
-    run = handle.run
-    listed = list(handle.effects if found is None and run.records else found or ())
-    facts = f"{len(run.experiment.cases)} cases, {len(run.experiment.interventions)} interventions, "
-    facts += f"{run.experiment.repeats} repeat{'' if run.experiment.repeats == 1 else 's'}, seed {run.experiment.seed}"
-    body = [f'<div class="cayu-muted">{esc(facts)}</div>']
-    if any(effect.questions for effect in listed):
-        body.append(table(EFFECT_HEAD, map(effect_row, listed)))
-    left_out = [f"{each.intervention}: {', '.join(each.reasons)}" for each in listed if each.incomparable]
-    if left_out:
-        body.append(f'<div class="cayu-muted">Not comparable, and left out: {esc("; ".join(left_out))}</div>')
-    kind = {"finished": "completed", "running": "running"}.get(handle.state, "failed")
-    return card(f"Experiment {run.experiment.name}", progress_text(handle), body, kind=kind)
+def experiment_html(handle: ExperimentHandle) -> str:
+    """Return an experiment as a card: how far it is, and its effects."""
+    found = handle.effects if handle.run.records else ()
+    few = too_few_topics(found)
+    notes = [f'<div class="cayu-muted">{esc(few)}</div>'] if few else []
+    return experiment_card(handle, [*experiment_lines(handle, found), *notes])
 
 
-EFFECT_HEAD = ("Intervention", "Questions", "Baseline", "Score", "Difference", "95 % interval", "p (Holm)")
+def experiment_card(handle: ExperimentHandle, body: Iterable[str]) -> str:
+    """Return lines of HTML as the card of an experiment."""
+    return card(f"Experiment {handle.experiment.name}", progress_text(handle), body, kind=STATE_KINDS.get(handle.state))
+
+
+def experiment_lines(handle: ExperimentHandle, found: Sequence[Effect]) -> list[str]:
+    """Return what an experiment is and the effects that are known, as lines of HTML."""
+    design = handle.experiment
+    facts = [counted(len(design.cases), "question"), counted(len(design.interventions) - 1, "intervention")]
+    facts += [f"beside the {design.baseline.name}", counted(design.repeats, "repeat"), f"seed {design.seed}"]
+    told = [", ".join(facts).replace(", beside", " beside")]
+    body = []
+    if any(effect.questions for effect in found):
+        body.append(table(EFFECT_HEAD, map(effect_row, found)))
+    left_out = [f"{each.intervention}: {', '.join(each.reasons)}" for each in found if each.incomparable]
+    told += [f"Not comparable, and left out: {'; '.join(left_out)}"] if left_out else []
+    failures = Counter(record.failure or record.status for record in handle.run.failures)
+    unscored = [f"{name} ({count})" for name, count in failures.most_common()]
+    told += [f"Without a score, and left out: {', '.join(unscored)}"] if unscored else []
+    told += [f"{type(handle.failure).__name__}: {handle.failure}"] if handle.failure is not None else []
+    lead, *notes = [f'<div class="cayu-muted">{esc(line)}</div>' for line in told]
+    return [lead, *body, *notes]
+
+
+STATE_KINDS = {"finished": "completed", "running": "running", "cancelled": "interrupted", "failed": "failed"}
+"""How the states are coloured: as those of a session."""
+EFFECT_HEAD = ("Intervention", "Questions", "Topics", "Baseline", "Score", "Difference", "95 % interval", "p (Holm)")
 
 
 def effect_row(effect: Effect) -> tuple[object, ...]:
     """Return an effect as the cells of a table."""
     interval = None
     if effect.low is not None and effect.high is not None:
-        interval = f"{effect.low:+.2f} to {effect.high:+.2f}"
+        interval = f"{signed(effect.low)} to {signed(effect.high)}"
     return (
         effect.intervention,
         effect.questions,
-        _number(effect.baseline, ".2f"),
-        _number(effect.score, ".2f"),
-        _number(effect.difference, "+.2f"),
+        effect.topics,
+        None if effect.baseline is None else f"{effect.baseline:.2f}",
+        None if effect.score is None else f"{effect.score:.2f}",
+        None if effect.difference is None else signed(effect.difference),
         interval,
-        _number(effect.p_holm, ".3f"),
+        None if effect.p_holm is None else p_text(effect.p_holm),
     )
 
 
-def _number(value: float | None, form: str) -> str | None:
-    return None if value is None else format(value, form)
+def p_text(p_value: float) -> str:
+    """Return a p-value with three digits."""
+    return "< 0.001" if p_value < SMALLEST_P else f"{p_value:.3f}"
+
+
+SMALLEST_P = 0.001
+"""Below this the digits of a p-value say nothing more."""
