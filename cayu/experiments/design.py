@@ -68,15 +68,19 @@ class Experiment:
         return next(arm for arm in self.interventions if arm.kind is MemoryInterventionKind.AS_DECLARED)
 
     def trials(self) -> tuple[PlannedTrial, ...]:
-        """Return every trial in the order in which they are run, so that a part of them is a fair sample of all."""
-        planned = [
+        """Return every trial in the order in which they are run.
+
+        The arms of one case and repeat come together, and these blocks are shuffled: a part of the run can be compared
+        and is a fair sample of all.
+        """
+        order = random.Random(self.seed)  # noqa: S311 - an order, and no secret
+        blocks = [(case, repeat) for repeat in range(1, self.repeats + 1) for case in self.cases]
+        order.shuffle(blocks)
+        return tuple(
             PlannedTrial(case, arm, repeat, self._trial_id(case, arm, repeat), self.name)
-            for repeat in range(1, self.repeats + 1)
-            for case in self.cases
-            for arm in self.interventions
-        ]
-        random.Random(self.seed).shuffle(planned)  # noqa: S311 - an order, and no secret
-        return tuple(planned)
+            for case, repeat in blocks
+            for arm in order.sample(self.interventions, len(self.interventions))
+        )
 
     def _trial_id(self, case: EvalCase, arm: Intervention, repeat: int) -> str:
         """Return a trial's id, in which no name can pass for two."""
