@@ -14,6 +14,7 @@
     │   ├── SessionAwaitingHuman
     │   ├── SessionNeedsRecovery
     │   ├── SessionRunFenced
+    │   ├── SessionReserved
     │   ├── PendingActionNotFound
     │   ├── AlreadyDecided
     │   ├── IllegalTransition
@@ -152,6 +153,13 @@ class SessionNeedsRecovery(SessionError):
 class SessionRunFenced(SessionError):
     """This run's claim on session {session_id!r} has run out or was taken over; it stops and has no further effect.
     Read the session to see who has it; if nobody, recover_incomplete_session goes on with it."""
+
+
+class SessionReserved(SessionError):
+    """Session {session_id!r} belongs to {reserved_for!r}, whose executor alone goes on with it, over a memory of its
+    own. Execute the trial again instead; nothing was written. Reading and interrupting the session is free to all."""
+
+    reserved_for: str
 
 
 class PendingActionNotFound(SessionError):

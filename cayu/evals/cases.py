@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from cayu.canonical import fingerprint
 from cayu.evals.fields import Fingerprint, Id
+from cayu.knowledge.records import InOrder
 from cayu.messages import Frozen
 
 
@@ -25,9 +26,9 @@ class EvalCase(Frozen):
 
     case_id: Id
     question: str = Field(min_length=1)
-    expected_answer: str
+    expected_answer: str = Field(min_length=1)
     """What a right answer says."""
-    expected_entries: tuple[str, ...] = ()
+    expected_entries: Annotated[tuple[str, ...], InOrder] = ()
     """Ids of the memories that hold the answer."""
     topic: Id = "general"
     """Cases of one topic are not independent of each other."""

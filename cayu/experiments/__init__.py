@@ -4,7 +4,8 @@ from cayu.experiments.arms import Intervention, baseline, inject, omit, omit_exp
 from cayu.experiments.design import Experiment, PlannedTrial
 from cayu.experiments.effects import Effect, estimate, estimate_effects, holm
 from cayu.experiments.keys import key_beside
-from cayu.experiments.study import MemoryStudy, StudyStores, Subject
+from cayu.experiments.study import MemoryStudy
+from cayu.experiments.subjects import StudyStores, Subject
 from cayu.experiments.sweep import ExperimentRun, Pair, TrialRecord, run_experiment
 
 __all__ = [

@@ -70,10 +70,28 @@ class Intervention:
     """Gives the same changes whenever it is asked."""
     control: MemoryNegativeControlKind | None = None
 
+    def __post_init__(self) -> None:
+        """Raise `InvalidInput` for a name or a kind that is none."""
+        check_name("An intervention", self.name)
+        kinds = tuple(map(str, MemoryInterventionKind))
+        if self.kind not in kinds:
+            raise InvalidInput(f"{self.kind!r} is no kind of intervention; kinds: {', '.join(kinds)}.")
+        object.__setattr__(self, "kind", MemoryInterventionKind(self.kind))
+
+    def changes_for(self, case: EvalCase, memories: Memories) -> Sequence[MemoryInterventionChange]:
+        """Return what is done to the memory of a case. Raises `InvalidInput` when the arm's function fails."""
+        try:
+            return tuple(self.changes(case, memories))
+        except InvalidInput:
+            raise
+        except Exception as error:
+            words = f"The changes of intervention {self.name!r} fail for case {case.case_id!r}"
+            raise InvalidInput(f"{words}: {type(error).__name__}.") from error
+
     def applies_to(self, case: EvalCase, memories: Memories) -> bool:
         """True unless the arm needs changes and has none for the case."""
         still = (MemoryInterventionKind.AS_DECLARED, MemoryInterventionKind.AUTOMATIC_RECALL_OFF)
-        return self.kind in still or bool(self.changes(case, memories))
+        return self.kind in still or bool(self.changes_for(case, memories))
 
 
 def baseline() -> Intervention:
@@ -122,6 +140,9 @@ def replace_expected(controls: Iterable[Control], name: str = "stale") -> Interv
 
 def inject(kind: MemoryNegativeControlKind | str, controls: Iterable[Control], name: str | None = None) -> Intervention:
     """Put each case's controls of a kind beside what is there."""
+    kinds = tuple(map(str, MemoryNegativeControlKind))
+    if kind not in kinds:
+        raise InvalidInput(f"{kind!r} is no kind of control; kinds: {', '.join(kinds)}.")
     wanted = MemoryNegativeControlKind(kind)
     known = _by_case(controls, wanted)
 
@@ -155,3 +176,9 @@ def _fixture(control: Control) -> MemoryInterventionFixture:
     return MemoryInterventionFixture.create(
         text=control.text, title=control.title, namespace=control.namespace, labels=control.labels
     )
+
+
+def check_name(what: str, name: object) -> None:
+    """Raise `InvalidInput` unless a name can stand in the ids of trials."""
+    if not isinstance(name, str) or not name.strip() or name != name.strip() or not name.isprintable():
+        raise InvalidInput(f"{what} has a printable name without space at its ends, not {name!r:.80}.")

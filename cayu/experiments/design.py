@@ -9,8 +9,13 @@ from dataclasses import dataclass, field
 from cayu.errors import InvalidInput
 from cayu.evals.cases import EvalCase
 from cayu.evals.fields import MAX_ID_CHARS
-from cayu.experiments.arms import Intervention
+from cayu.experiments.arms import Intervention, check_name
 from cayu.interventions.specs import MemoryInterventionKind
+
+MOST_REPEATS = 1000
+CONTENT_CHARS = 12
+"""Characters by which an executed trial's id is longer than the planned one: they follow from what is asked."""
+MOST_TRIAL_ID_CHARS = MAX_ID_CHARS - CONTENT_CHARS - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,25 +47,25 @@ class Experiment:
         """Check the design."""
         object.__setattr__(self, "cases", tuple(self.cases))
         object.__setattr__(self, "interventions", tuple(self.interventions))
-        if not self.cases:
-            raise InvalidInput("An experiment needs at least one case.")
-        if type(self.repeats) is not int or self.repeats < 1 or type(self.seed) is not int:
-            raise InvalidInput("repeats is a whole number from 1 on, and seed a whole number.")
-        for what, names in (
-            ("cases", [case.case_id for case in self.cases]),
-            ("interventions", [arm.name for arm in self.interventions]),
-        ):
-            double = next((name for name in names if names.count(name) > 1), None)
+        _check_members(self.cases, EvalCase, "cases", "such as those of question_cases(...)")
+        _check_members(self.interventions, Intervention, "interventions", "such as baseline(), with its parentheses")
+        if type(self.repeats) is not int or not 1 <= self.repeats <= MOST_REPEATS:
+            raise InvalidInput(f"repeats is a whole number from 1 to {MOST_REPEATS}.")
+        if type(self.seed) is not int or self.seed < 0:
+            raise InvalidInput("seed is a whole number from 0 on.")
+        names = {"cases": [case.case_id for case in self.cases]}
+        names["interventions"] = [arm.name for arm in self.interventions]
+        for what, listed in names.items():
+            double = next((name for name in listed if listed.count(name) > 1), None)
             if double is not None:
                 raise InvalidInput(f"Two {what} are named {double!r}; give each its own name.")
+        check_name("An experiment", self.name)
         if [arm.kind for arm in self.interventions].count(MemoryInterventionKind.AS_DECLARED) != 1:
             raise InvalidInput("An experiment has exactly one baseline; add baseline() to its interventions.")
-        longest = max(len(trial.trial_id) for trial in self.trials())
-        if longest > MAX_ID_CHARS:
-            words = f"are up to {longest} characters long, and may have {MAX_ID_CHARS}"
-            raise InvalidInput(
-                f"The ids of the trials {words}; shorten the names of experiment, cases and interventions."
-            )
+        longest = max(len(self._trial_id(case, arm, self.repeats)) for case in self.cases for arm in self.interventions)
+        if longest > MOST_TRIAL_ID_CHARS:
+            words = f"are up to {longest} characters long, and may have {MOST_TRIAL_ID_CHARS}"
+            raise InvalidInput(f"The trials' ids {words}; shorten the names of experiment, cases and interventions.")
 
     @property
     def baseline(self) -> Intervention:
@@ -86,3 +91,8 @@ class Experiment:
         """Return a trial's id, in which no name can pass for two."""
         parts = (self.name, str(self.seed), case.case_id, arm.name, str(repeat))
         return "/".join(part.replace("%", "%25").replace("/", "%2F") for part in parts)
+
+
+def _check_members(members: Sequence[object], kind: type, what: str, example: str) -> None:
+    if not members or not all(isinstance(member, kind) for member in members):
+        raise InvalidInput(f"An experiment has at least one of its {what}, {example}.")

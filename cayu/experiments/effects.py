@@ -21,6 +21,8 @@ LEVEL = 0.95
 """Of the intervals."""
 POWER = 0.8
 """With which the smallest detectable effect would have been found."""
+VANISHING = 1e-9
+"""A standard error below this is none."""
 PLACES = 12
 """Decimal places of a difference; what is beyond them is rounding."""
 RESAMPLES = 9999
@@ -40,8 +42,8 @@ class Effect(Frozen):
     difference: float | None = None
     """Mean of the questions' differences, from -1 to 1; below zero when the intervention costs score."""
     standard_error: float | None = None
-    """Of the difference, clustered by topic; a single topic is taken apart into its questions. 0 when all questions
-    differ alike: then nothing is known of how others would."""
+    """Of the difference, clustered by topic; by question where there is one topic, or differences cancel out within
+    each. 0 when all questions differ alike: then nothing is known of how others would."""
     low: float | None = None
     """Ends of the 95 % interval."""
     high: float | None = None
@@ -90,11 +92,10 @@ def estimate(differences: Sequence[float], topics: Sequence[str], seed: int = 0)
     With a single topic each question is taken for a topic of its own. `smallest_detectable` is missing when all
     questions differ alike. Raises `InvalidInput` for fewer than two questions.
     """
-    if len(differences) < 2 or len(differences) != len(topics):
-        raise InvalidInput("Effects are estimated from at least two questions, each with its topic.")
+    if len(differences) < 2 or len(differences) != len(topics) or not all(map(math.isfinite, differences)):
+        raise InvalidInput("Effects are estimated from at least two finite differences, each with its topic.")
     import numpy as np
     from scipy import stats
-    from statsmodels.regression.linear_model import OLS
 
     values = np.round(np.asarray(differences, dtype=float), PLACES)
     groups = np.unique(np.asarray(topics if len(set(topics)) > 1 else range(len(values))), return_inverse=True)[1]
@@ -103,9 +104,10 @@ def estimate(differences: Sequence[float], topics: Sequence[str], seed: int = 0)
     if np.ptp(values) == 0.0:
         error, low, high = 0.0, mean, mean
     else:
-        fitted = OLS(values, np.ones(len(values))).fit(
-            cov_type="cluster", cov_kwds={"groups": groups, "df_correction": True}, use_t=True
-        )
+        fitted = _fitted(values, groups)
+        if fitted.bse[0] < VANISHING:  # what differs cancels out within every topic, which says nothing of others
+            degrees = len(values) - 1
+            fitted = _fitted(values, np.arange(len(values)))
         error = float(fitted.bse[0])
         low, high = (float(end) for end in fitted.conf_int(alpha=1 - LEVEL)[0])
     sums = np.bincount(groups, weights=values)
@@ -121,6 +123,15 @@ def estimate(differences: Sequence[float], topics: Sequence[str], seed: int = 0)
     found = {"difference": mean, "standard_error": error, "low": low, "high": high}
     found["p_value"] = float(tested.pvalue) if values.any() else 1.0
     return found | ({"smallest_detectable": reach * error} if error > 0 else {})
+
+
+def _fitted(values: Any, groups: Any) -> Any:
+    """Return the regression of differences on their mean, with an error clustered by `groups`."""
+    import numpy as np
+    from statsmodels.regression.linear_model import OLS
+
+    clusters = {"groups": groups, "df_correction": True}
+    return OLS(values, np.ones(len(values))).fit(cov_type="cluster", cov_kwds=clusters, use_t=True)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -7,13 +7,14 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cayu.errors import InvalidInput
+from cayu.errors import CayuError, InvalidInput
 from cayu.experiments.design import Experiment, PlannedTrial
 from cayu.experiments.study import MemoryStudy
 from cayu.interventions.comparability import MemoryInterventionComparability, MemoryInterventionMismatch
 from cayu.interventions.evidence import MemoryInterventionReceiptStatus, MemoryInterventionTrialBinding
 from cayu.interventions.results import MemoryInterventionTrialOutcome
 from cayu.messages import Frozen
+from cayu.shielding import is_cancelling
 
 logger = logging.getLogger("cayu.experiments")
 
@@ -126,6 +127,8 @@ async def run_experiment(
         raise InvalidInput("concurrency is a whole number from 1 on.")
     study.check(experiment)
     run = run or ExperimentRun(experiment)
+    if run.experiment != experiment:
+        raise InvalidInput(f"The run is of experiment {run.experiment.name!r}; leave it out, or pass one of this.")
     run.records.clear()
     run.bindings.clear()
     waiting = list(reversed(experiment.trials()))
@@ -182,9 +185,16 @@ async def _record(run: ExperimentRun, study: MemoryStudy, planned: PlannedTrial)
         if not planned.intervention.applies_to(planned.case, study.memories):
             return TrialRecord(**known, status=NOT_APPLICABLE)
         outcome = await study.executor.execute_trial(study.request(planned))
-    except Exception as error:
-        logger.warning("trial %r could not be executed", planned.trial_id, exc_info=True)
-        return TrialRecord(**known, status=ERROR, failure=type(error).__name__)
+    except asyncio.CancelledError:
+        if is_cancelling():
+            raise
+        return TrialRecord(**known, status=ERROR, failure="CancelledError")
+    except Exception as error:  # noqa: BLE001 - the others go on
+        words = str(error) if isinstance(error, CayuError) else type(error).__name__  # other messages may quote content
+        name = type(error).__name__
+        if not any(record.failure == name for record in run.records):  # the first of its kind; the records count them
+            logger.warning("trial %r could not be executed: %s", planned.trial_id, words)
+        return TrialRecord(**known, status=ERROR, failure=name)
     if outcome.binding is not None:
         run.bindings[planned.trial_id] = outcome.binding
     return TrialRecord(**known, **_found(outcome))

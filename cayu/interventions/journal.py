@@ -12,7 +12,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from cayu.canonical import JSON, dumps, fingerprint
-from cayu.clock import as_datetime
 from cayu.errors import InvalidInput, MemoryInterventionExecutionConflict
 from cayu.interventions.base import ExecutionModel
 from cayu.interventions.ownership import (
@@ -169,11 +168,6 @@ def decide_transition(
         execution=stands.model_copy(update={_OWNERSHIP: after}) if after is not current else stands,
         ownership=DurableOperationOwnershipResult(disposition=disposition, observed_at=now, ownership=after),
     )
-
-
-def store_time(microseconds: int) -> datetime:
-    """Return a store's time as records carry it."""
-    return as_datetime(microseconds)
 
 
 def _without_ownership(record: MemoryInterventionExecutionRecord) -> MemoryInterventionExecutionRecord:

@@ -34,8 +34,6 @@ _IDENTITY = (
     *("runtime_execution_profile_fingerprint", "overlay_provider_id", "overlay_provider_fingerprint"),
     *("runtime_runner_fingerprint", "evaluator_fingerprint", "session_id", "causal_budget_id"),
 )
-COMPONENTS = ("overlay_provider_id", "overlay_provider_fingerprint", "runtime_runner_fingerprint")
-"""Fields that say which components carry the execution out; the evaluator and the profile stand beside them."""
 
 
 class MemoryInterventionExecutionRecord(ExecutionModel):

@@ -132,9 +132,11 @@ class MemoryInterventionSpec(Addressed):
             raise ValueError(f"an intervention {self.kind} has {'at least one change' if changes else 'no changes'}")
         for change in self.changes:
             if (change.revision > 0) != standing or (change.fixture is not None) != fixtures:
-                raise ValueError(f"the change of {change.entry_id!r} is none of an intervention {self.kind}")
+                which = "a standing revision" if standing else "revision 0, that of an item which is not there"
+                what = "a fixture" if fixtures else "no fixture"
+                raise ValueError(f"{self.kind} names {which} and has {what}, unlike the change of {change.entry_id!r}")
         if (self.negative_control_kind is not None) != (self.kind is MemoryInterventionKind.NEGATIVE_CONTROL):
-            raise ValueError("a negative control names its kind, and nothing else does")
+            raise ValueError("negative_control_kind is given for a negative control, and for nothing else")
         return self
 
     @model_validator(mode="after")
@@ -153,7 +155,9 @@ class MemoryInterventionSpec(Addressed):
         same = self.trial_recall_policy_fingerprint == self.starting_recall_policy_fingerprint
         if self.kind is MemoryInterventionKind.AUTOMATIC_RECALL_OFF:
             if same or self.trial_recall_mode != "off" or self.starting_recall_mode == "off":
-                raise ValueError("recall that was on is switched off under a policy of its own")
+                raise ValueError(
+                    "recall is switched off where it was on, under a policy of its own; leave it out otherwise"
+                )
         elif not same or self.trial_recall_mode != self.starting_recall_mode:
             raise ValueError(f"an intervention {self.kind} leaves the recall policy as it is")
         return self

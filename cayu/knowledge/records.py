@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import AwareDatetime, Field, field_validator, model_validator
+from pydantic import AwareDatetime, BeforeValidator, Field, field_validator, model_validator
 
 from cayu.canonical import normalise
 from cayu.messages import Frozen
@@ -15,6 +15,14 @@ from cayu.messages import Frozen
 MAX_RESULTS = 1000
 MAX_QUERY_CHARS = 20_000
 DEFAULT_RESULT_BYTES = 65536
+
+
+def _in_order(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set | frozenset) else value
+
+
+InOrder = BeforeValidator(_in_order)
+"""Gives a set an order of its own, the same in every process."""
 
 
 class KnowledgeEntry(Frozen):
@@ -45,15 +53,15 @@ class KnowledgeEntry(Frozen):
 class KnowledgeAccessScope(Frozen):
     """What a principal may read. The application derives it; a model never names one."""
 
-    allowed_namespaces: tuple[str, ...] = ()
+    allowed_namespaces: Annotated[tuple[str, ...], InOrder] = ()
     allow_all_namespaces: bool = False
     required_labels: dict[str, str] = {}
-    allowed_visibilities: tuple[str, ...] = ("public",)
-    allowed_source_types: tuple[str, ...] | None = None
+    allowed_visibilities: Annotated[tuple[str, ...], InOrder] = ("public",)
+    allowed_source_types: Annotated[tuple[str, ...] | None, InOrder] = None
     """None allows every source type."""
-    allowed_source_ids: tuple[str, ...] | None = None
+    allowed_source_ids: Annotated[tuple[str, ...] | None, InOrder] = None
     """None allows every source."""
-    allowed_statuses: tuple[str, ...] = ("active",)
+    allowed_statuses: Annotated[tuple[str, ...], InOrder] = ("active",)
     include_expired: bool = False
 
     @model_validator(mode="after")
@@ -123,6 +131,8 @@ class Selection:
     entry_id: str | None = None
     frontier: int | None = None
     """See the store as it was at this change sequence; None sees it as it is."""
+    as_of: datetime | None = None
+    """See what had not expired at this moment; None means now."""
 
     def admits(self, entry: KnowledgeEntry, words: AbstractSet[str], now: datetime) -> bool:
         """True when the selection holds `entry`, whose tokens are `words`: the rule that every backend's query states.

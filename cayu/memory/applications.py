@@ -130,5 +130,7 @@ async def built(
     made = build_app(
         session_store=session_store, knowledge_store=knowledge_store, budget_ledger=budget_ledger, recall=recall
     )
-    app: CayuApp = await made if inspect.isawaitable(made) else made
+    app = await made if inspect.isawaitable(made) else made
+    if not isinstance(app, CayuApp):
+        raise InvalidInput(f"build_app returned a {type(app).__name__}; it returns a CayuApp.")
     return app

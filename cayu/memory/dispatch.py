@@ -14,8 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from cayu.crashpoints import reach
-from cayu.errors import CayuError, MemoryInterventionExecutionConflict
-from cayu.evals.fields import MAX_ID_CHARS
+from cayu.errors import MemoryInterventionExecutionConflict
 from cayu.interventions.journal import MemoryInterventionExecutionStore
 from cayu.interventions.ownership import (
     DEFAULT_LEASE_SECONDS,
@@ -32,7 +31,7 @@ from cayu.interventions.results import (
     memory_intervention_runtime_result_fingerprint,
 )
 from cayu.runtime.ownership import forget, is_gone, new_owner
-from cayu.shielding import finish, is_cancelling
+from cayu.shielding import finish
 
 logger = logging.getLogger("cayu.memory")
 
@@ -60,7 +59,7 @@ class Dispatch:
         self._clock = clock
         self.record = record
         self._claim_id = f"claim-{secrets.token_hex(12)}"
-        self._owner_id = new_owner()[:MAX_ID_CHARS]
+        self._owner_id = new_owner()
 
     def leave(self) -> None:
         """Say that this attempt is over, whatever became of it."""
@@ -111,15 +110,22 @@ class Dispatch:
         try:
             done, _ = await asyncio.wait([task], timeout=left)
         except asyncio.CancelledError:
-            if not is_cancelling():
-                raise
-            await finish(self._settle(task, "runtime_cancellation_observed", recover))
+            try:
+                await finish(self._settle(task, "runtime_cancellation_observed", recover))
+            except Exception as error:  # noqa: BLE001 - the caller is told of the cancellation; the trial goes on later
+                logger.warning("a cancelled trial could not be brought to its end: %s", type(error).__name__)
             raise
         if not done:
             return await finish(self._settle(task, "runtime_timeout_observed", recover))
         if task.cancelled():
             raise self._conflict("its runner cancelled itself")
         return await finish(self._publish(task.result()))
+
+    @property
+    def _held(self) -> DurableOperationOwnership | None:
+        """The ownership, if it is this attempt's."""
+        owner = self.record.runtime_dispatch_ownership
+        return owner if owner is not None and owner.claim_id == self._claim_id else None
 
     @property
     def _observed(self) -> bool:
@@ -134,12 +140,12 @@ class Dispatch:
         self, task: asyncio.Future[MemoryInterventionRuntimeResult] | None, control: str, recover: Work
     ) -> bool:
         """Record why the session is stopped, stop it, and publish how it ended."""
-        ours = self._observed or await self._write(lambda record: record.advanced(**self._updated({control: True})))
-        if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
-            if not task.cancelled() and task.exception() is not None:
-                logger.warning("a stopped trial's runner failed: %s", type(task.exception()).__name__)
+        try:
+            step = self._updated({control: True})
+            ours = self._observed or await self._write(lambda record: record.advanced(**step))
+        finally:
+            if task is not None:
+                await _stopped(task)
         return ours and await self._publish(await recover(self.record))
 
     async def _publish(self, result: MemoryInterventionRuntimeResult) -> bool:
@@ -186,22 +192,21 @@ class Dispatch:
             await asyncio.sleep(RENEW_SECONDS)
             try:
                 await self._transition("renew")
-            except CayuError as error:
+            except Exception as error:  # noqa: BLE001 - whatever a store raises, the next renewal is tried
                 logger.warning("the ownership of a trial was not renewed: %s", type(error).__name__)
 
     async def _release(self) -> None:
         """Let others go on at once."""
         try:
             await self._transition("release")
-        except CayuError as error:
+        except Exception as error:  # noqa: BLE001 - it runs out by itself
             logger.warning("the ownership of a trial was not released: %s", type(error).__name__)
 
     async def _transition(
         self, action: Action, gone: DurableOperationOwnership | None = None
     ) -> DurableOperationOwnershipResult:
         """Ask for a transition of our own ownership, or of one whose owner is gone."""
-        owner = gone or self.record.runtime_dispatch_ownership
-        ours = gone is None and (owner is None or owner.claim_id != self._claim_id)
+        held = gone or self._held
         result = await self._store.transition_runtime_dispatch_ownership(
             self.record.execution_id,
             DurableOperationOwnershipTransition(
@@ -209,7 +214,7 @@ class Dispatch:
                 claim_id=gone.claim_id if gone is not None else self._claim_id,
                 owner_id=gone.owner_id if gone is not None else self._owner_id,
                 action=action,
-                generation=None if action == "claim" else 1 if ours or owner is None else owner.generation,
+                generation=None if action == "claim" else held.generation if held is not None else 1,
             ),
         )
         if result.ownership.disposition in (*_TAKEN, Disposition.RENEWED):
@@ -221,3 +226,11 @@ class Dispatch:
 
     def _conflict(self, reason: str) -> MemoryInterventionExecutionConflict:
         return MemoryInterventionExecutionConflict(execution_id=self.record.execution_id, reason=reason)
+
+
+async def _stopped(task: asyncio.Future[MemoryInterventionRuntimeResult]) -> None:
+    """Cancel a runner and wait until it has settled what it dispatched."""
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled() and task.exception() is not None:
+        logger.warning("a stopped trial's runner failed: %s", type(task.exception()).__name__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from cayu.canonical import fingerprint
 from cayu.clock import MILLI, as_datetime
@@ -34,17 +34,24 @@ class AnswerEvaluator(MemoryInterventionEvaluator):
         *,
         scoring: AnswerScoring = AnswerScoring.CONTAINS,
         passing_score: float = 1.0,
+        revisions: Mapping[str, int] | None = None,
     ) -> None:
-        """`sessions` is where trials run; an answer passes from `passing_score` on, between 0 and 1."""
-        self._cases = {case.case_id: case for case in cases}
+        """`sessions` is where trials run; an answer passes from `passing_score` on, between 0 and 1.
+
+        `revisions` says, by entry id, at which revision an expected entry holds its answer; others hold it at any.
+        """
+        listed = tuple(cases)
+        self._cases = {case.case_id: case for case in listed}
+        if len(self._cases) < len(listed):
+            raise InvalidInput("Two cases have one id; give each its own.")
         self._sessions = sessions
         self._scoring = AnswerScoring(scoring)
         self._passing = passing_score
         if not 0 <= passing_score <= 1:
             raise InvalidInput("A passing score lies between 0 and 1.")
-        revisions = sorted([case.case_id, case.contract.case_revision] for case in self._cases.values())
+        self._revisions = dict(revisions or {})
         self.evaluator_fingerprint = fingerprint(
-            "cayu.answer-evaluator", [BEHAVIOUR, str(self._scoring), passing_score, revisions]
+            "cayu.answer-evaluator", [BEHAVIOUR, str(self._scoring), passing_score]
         )
 
     async def evaluate(
@@ -70,7 +77,11 @@ class AnswerEvaluator(MemoryInterventionEvaluator):
                 status="error", session_id=runtime.session_id, error=str(runtime.terminal_disposition)
             )
         score = score_answer(view.final_text, known.expected_answer, self._scoring)
-        seen = {entry_id for source, entry_id, _ in items_seen(loaded.records) if source == "knowledge"}
+        seen = {
+            entry_id
+            for source, entry_id, revision in items_seen(loaded.records)
+            if source == "knowledge" and revision == self._revisions.get(entry_id, revision)
+        }
         return EvalTrialResult(
             status="passed" if score >= self._passing else "failed",
             session_id=runtime.session_id,

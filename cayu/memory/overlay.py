@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from cayu.canonical import JSON, dumps
-from cayu.clock import SystemClock, as_datetime
+from cayu.clock import as_datetime
 from cayu.knowledge.ranking import tokens
 from cayu.knowledge.records import KnowledgeAccessScope, KnowledgeEntry, Selection
 from cayu.knowledge.revisions import decide_revision
@@ -34,26 +34,28 @@ class OverlayKnowledgeStore(KnowledgeStore):
         self._documents = documents
         self._scope_id = scope_id
         self._opened = opened
-        self._clock = SystemClock()
 
     async def select(self, selection: Selection) -> Sequence[KnowledgeEntry]:
-        """Select from below what the overlay neither hides nor replaces, and from the overlay.
+        """Select from below what the overlay neither hides nor replaces, and from the overlay as it is now.
 
         What the overlay itself holds shows at every frontier.
         """
+        self._opened = unsealed(self._scope_id, await self._documents.read(OVERLAYS, self._scope_id))
         frontier = await self.frontier()
         at = frontier if selection.frontier is None else min(selection.frontier, frontier)
-        below = await self._select(replace(selection, frontier=at))
+        moment = as_datetime(self._opened["as_of"])
+        below = await self._select(replace(selection, frontier=at, as_of=moment))
         hidden, own = set(self._opened["hidden"]), self._opened["entries"]
-        now = as_datetime(self._clock.now_us())
         kept = [entry for entry in below if entry.id not in hidden and entry.id not in own]
         put = [_entry(stored) for name, stored in own.items() if name not in hidden]
-        kept += [entry for entry in put if selection.admits(entry, {*tokens(f"{entry.title} {entry.text}")}, now)]
+        kept += [entry for entry in put if selection.admits(entry, {*tokens(f"{entry.title} {entry.text}")}, moment)]
         return sorted(kept, key=lambda entry: entry.id)
 
     async def write(self, entry: KnowledgeEntry, expected_revision: int, *, delete: bool = False) -> KnowledgeEntry:
         """Write to the overlay. Raises `KnowledgeRevisionConflict`."""
-        selection = Selection(scope=self._access, entry_id=entry.id, frontier=await self.frontier())
+        moment = as_datetime(self._opened["as_of"])
+        frontier = await self.frontier()
+        selection = Selection(scope=self._access, entry_id=entry.id, frontier=frontier, as_of=moment)
         below = next(iter(await self._select(selection)), None)
         written: list[KnowledgeEntry] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 from cayu.canonical import fingerprint
 from cayu.errors import (
     InvalidInput,
+    InvalidSessionLog,
     MemoryInterventionExecutionConflict,
     SessionNeedsRecovery,
     SessionNotFound,
@@ -38,12 +40,14 @@ from cayu.memory.evidence import runtime_result
 from cayu.recall.attribution import MemoryAttributionBounds
 from cayu.runtime.app import CayuApp
 from cayu.runtime.lineage import descendants, head_of
-from cayu.runtime.outcome import session_view
+from cayu.runtime.outcome import session_standing, session_view
+from cayu.sessions.records import RESERVED_FOR
 from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.requests import InterruptSessionRequest, ResumeRequest
-from cayu.sessions.view import SessionView
 from cayu.snapshots.profiles import AgentSnapshotExecutionProfileRef
 from cayu.snapshots.records import AgentSnapshotTrialBinding
+
+logger = logging.getLogger("cayu.memory")
 
 MOST_PROJECTION_BYTES = 524_288
 """Bytes of an attribution, so that it has room in a journal record."""
@@ -171,14 +175,16 @@ class CayuMemoryInterventionRuntimeRunner(MemoryInterventionRuntimeRunner):
         """Start, go on with, or end the claimed session, and return how it ended."""
         given = _Trial(request, execution, starting_execution_profile, trial, operation, view, reference_key)
         app = await self._application(given)
-        found = await self._found(app, given)
-        if found is None:
-            if not given.stopping:
-                await self._begin(app, given)
-        elif given.stopping:
-            await _stop(app, execution.session_id)
-        else:
-            await self._go_on(app, given)
+        try:
+            if not await self._exists(app, given):
+                if not given.stopping:
+                    await self._begin(app, given)
+            elif given.stopping:
+                await _stop(app, execution.session_id)
+            else:
+                await self._go_on(app, given)
+        except InvalidSessionLog:
+            logger.warning("the log of trial session %r cannot be read", execution.session_id)
         return await self._result(app, given)
 
     async def _application(self, given: _Trial) -> CayuApp:
@@ -199,6 +205,7 @@ class CayuMemoryInterventionRuntimeRunner(MemoryInterventionRuntimeRunner):
         if not isinstance(app, CayuApp) or app in self._used:
             raise _conflict(given.execution.execution_id, "the factory gave no newly built CayuApp")
         self._used.add(app)
+        app.serve(given.execution.execution_id)
         check_application(app, self._factory, given.request, given.execution, given.view)
         return app
 
@@ -211,7 +218,7 @@ class CayuMemoryInterventionRuntimeRunner(MemoryInterventionRuntimeRunner):
             update={
                 "session_id": execution.session_id,
                 "causal_budget_id": execution.causal_budget_id,
-                "metadata": request.metadata | {CLAIM: _claim(given)},
+                "metadata": request.metadata | {RESERVED_FOR: execution.execution_id, CLAIM: _claim(given)},
                 "messages": messages[:-1] if compacts else messages,
             }
         )
@@ -250,16 +257,16 @@ class CayuMemoryInterventionRuntimeRunner(MemoryInterventionRuntimeRunner):
         if given.request.context_preparation == "compact_then_resume":
             await self._resume_compacted(app, given)
 
-    async def _found(self, app: CayuApp, given: _Trial) -> SessionView | None:
-        """Return the trial's session, None when it was not started. Raises for one that belongs to somebody else."""
+    async def _exists(self, app: CayuApp, given: _Trial) -> bool:
+        """Return whether the trial's session was started. Raises for one that belongs to somebody else."""
         execution = given.execution
         try:
             head = await head_of(app.session_store, execution.session_id)
         except SessionNotFound:
-            return None
+            return False
         if (head.row.metadata or {}).get(CLAIM) != _claim(given):
             raise _conflict(execution.execution_id, "a session of another origin stands under the trial's session id")
-        return await session_view(app, execution.session_id)
+        return True
 
     async def _result(self, app: CayuApp, given: _Trial) -> MemoryInterventionRuntimeResult:
         resumes = given.request.context_preparation == "compact_then_resume"
@@ -274,15 +281,18 @@ async def _through(events: AsyncGenerator[Event, None]) -> None:
 
 
 async def _stop(app: CayuApp, session_id: str) -> None:
-    """Interrupt the session wherever it runs, and wait until it has ended."""
+    """Interrupt the session wherever it runs, and wait until it has ended; its owner is asked once."""
+    asked = False
     while True:
-        view = await session_view(app, session_id)
-        if view.status not in UNFINISHED:
+        standing = await session_standing(app, session_id)
+        if standing.view.status not in UNFINISHED:
             return
-        try:
-            await _through(app.interrupt_session(InterruptSessionRequest(session_id=session_id)))
-        except SessionNotRunning:
-            return
+        if not (asked and standing.owned):
+            try:
+                await _through(app.interrupt_session(InterruptSessionRequest(session_id=session_id)))
+            except SessionNotRunning:
+                return
+            asked = True
         await asyncio.sleep(WAIT_SECONDS)
 
 

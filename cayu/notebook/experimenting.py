@@ -18,7 +18,8 @@ from cayu.evals.scoring import AnswerScoring
 from cayu.experiments.design import Experiment
 from cayu.experiments.effects import Effect, estimate_effects
 from cayu.experiments.keys import key_beside
-from cayu.experiments.study import MemoryStudy, StudyStores, Subject
+from cayu.experiments.study import MemoryStudy
+from cayu.experiments.subjects import StudyStores, Subject
 from cayu.experiments.sweep import DEFAULT_CONCURRENCY, ExperimentRun, Progress, run_experiment
 from cayu.interventions.requests import MemoryInterventionRequestFingerprintKey
 from cayu.notebook import trials

@@ -19,6 +19,8 @@ from cayu.recall.selection import INJECTED, OFFERED
 from cayu.sessions.streams import StoredRecord
 from cayu.tools.knowledge import READ_ARTIFACT
 
+RECALL_FAILED = "recall_failed"
+"""Why an attribution is not complete although all of it is there: memory was to be recalled, and was not."""
 ALIAS_LENGTH = 32
 """Hexadecimal digits of an item's alias."""
 
@@ -160,6 +162,8 @@ def _readings(
             receipt = _receipt(loads(record.body), aliases)
             recalled.add(receipt.recall)
             yield receipt
+        elif record.type == E.RECALL_FAILED:
+            projection.cut(RECALL_FAILED)
         elif record.type == E.EXPOSURE_RECORDED:
             payload = loads(record.body)
             projection.contradictory |= not recalled.issuperset(payload["recalls"])

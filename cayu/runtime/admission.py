@@ -15,6 +15,7 @@ from cayu.errors import (
     ExecutionProfileMismatchError,
     SessionNeedsRecovery,
     SessionNotFound,
+    SessionReserved,
     SessionRunning,
     StreamConflict,
 )
@@ -25,6 +26,7 @@ from cayu.runtime.ownership import is_gone
 from cayu.runtime.registry import Assembly
 from cayu.sessions.fold import fold
 from cayu.sessions.projection import Draft
+from cayu.sessions.records import RESERVED_FOR
 from cayu.sessions.recovery import UNFINISHED, is_lost_step
 from cayu.sessions.streams import StreamState, is_owned, readable_owner
 from cayu.sessions.view import Rejected, SessionView
@@ -70,6 +72,19 @@ def repeated(enter: Enter) -> Enter:
                 continue
 
     return entered
+
+
+def is_reserved(services: Services, view: SessionView) -> bool:
+    """True for a session that another piece of work has to itself."""
+    wanted = (view.row.metadata or {}).get(RESERVED_FOR)
+    return wanted is not None and wanted != services.serves
+
+
+def refuse_reserved(services: Services, standing: Standing) -> None:
+    """Raise when going on with the session is another's alone."""
+    view = standing.view
+    if is_reserved(services, view):
+        raise SessionReserved(session_id=view.row.id, reserved_for=str((view.row.metadata or {})[RESERVED_FOR]))
 
 
 def refuse_running(standing: Standing, assembly: Assembly) -> None:

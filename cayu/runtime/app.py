@@ -152,6 +152,10 @@ class CayuApp:
         """
         return self._registry.assemble(agent_name, environment_name, choose_default=True)
 
+    def serve(self, reserved_for: str) -> None:
+        """Let this application go on with sessions that are reserved for one piece of work, as trials' sessions are."""
+        self.services.serves = reserved_for
+
     @property
     def is_hermetic(self) -> bool:
         """True when no registered provider works outside this process, whichever agent asks it."""

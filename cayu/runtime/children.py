@@ -13,6 +13,7 @@ from cayu.runtime.admission import Enter, Standing, stand
 from cayu.runtime.drive import Drive
 from cayu.runtime.entries import enter_recovery, enter_run
 from cayu.runtime.lineage import ancestors
+from cayu.sessions.records import RESERVED_FOR
 from cayu.sessions.recovery import UNFINISHED
 from cayu.sessions.requests import RunRequest
 from cayu.sessions.view import CallView, SessionView
@@ -111,9 +112,11 @@ class ChildRunner(ChildSessions):
         )
 
     def _answering(self, task: ChildTask) -> dict[str, Any]:
+        above = self._parent.log.view.row.metadata or {}
+        kept: dict[str, Any] = {RESERVED_FOR: above[RESERVED_FOR]} if RESERVED_FOR in above else {}
         if task.answer_characters is None:
-            return {}
-        return {ANSWERS: {"call": self._call_id, "characters": task.answer_characters}}
+            return kept
+        return kept | {ANSWERS: {"call": self._call_id, "characters": task.answer_characters}}
 
 
 def _ended(view: SessionView) -> ChildOutcome:

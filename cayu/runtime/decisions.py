@@ -10,7 +10,7 @@ from cayu.clock import as_datetime
 from cayu.crashpoints import reach
 from cayu.errors import AlreadyDecided, InvalidInput, PendingActionNotFound
 from cayu.events import EventType as E
-from cayu.runtime.admission import Enter, Standing, check_profile, planning, repeated, stand
+from cayu.runtime.admission import Enter, Standing, check_profile, planning, refuse_reserved, repeated, stand
 from cayu.runtime.drive import Drive
 from cayu.runtime.entries import continue_round, expiry, is_expired
 from cayu.runtime.log import build_event
@@ -68,6 +68,7 @@ def enter_answer(response: UserInputResponse) -> Enter:
 
 async def _apply(drive: Drive, standing: Standing, call: CallView, decide: Decide) -> bool:
     view = standing.view
+    refuse_reserved(drive.services, standing)
     assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
     await check_profile(drive, standing, assembly, BOUNDARY)
     decision = expiry(call) if is_expired(call, standing.now) else decide(assembly, call)

@@ -69,6 +69,8 @@ class Services:
     """The drives that have not ended, whether or not they hold their session yet."""
     closed: bool = False
     """True once the application is closing; nothing is begun any more."""
+    serves: str | None = None
+    """The piece of work whose reserved sessions this application may go on with."""
     _timeouts: Counter[int] = field(default_factory=Counter)
 
     async def emit(self, events: Sequence[Event], timing: SessionTiming) -> None:

@@ -12,6 +12,7 @@ from cayu.runtime.admission import (
     Enter,
     check_profile,
     refuse_lost_step,
+    refuse_reserved,
     refuse_running,
     refuse_unknown,
     repeated,
@@ -72,6 +73,7 @@ def enter_resume(request: ResumeRequest, policy: ExecutionProfilePolicy | None) 
     async def enter(drive: Drive) -> bool:
         standing = await stand(drive.services, request.session_id)
         view = standing.view
+        refuse_reserved(drive.services, standing)
         assembly = drive.services.registry.assemble(view.row.agent_name, view.row.environment_name)
         check_budgets(request.budget_limits, view.row.causal_budget_id)
         refuse_unclean(standing, assembly, request.profile_adoption)
@@ -103,6 +105,7 @@ def enter_recovery(session_id: str) -> Enter:
     async def enter(drive: Drive) -> bool:
         standing = await stand(drive.services, session_id)
         view = standing.view
+        refuse_reserved(drive.services, standing)
         if view.status not in UNFINISHED:
             refuse_unknown(standing)
             raise SessionNotRunning(session_id=session_id, status=view.status)

@@ -9,7 +9,7 @@ from typing import Any
 from cayu.errors import InvalidInput
 from cayu.events import Event
 from cayu.messages import Frozen
-from cayu.runtime.admission import stand
+from cayu.runtime.admission import Standing, stand
 from cayu.runtime.app import CayuApp
 from cayu.runtime.lineage import heads_of
 from cayu.runtime.ownership import is_gone
@@ -89,6 +89,11 @@ async def outcome_of(app: CayuApp, session_id: str, events: tuple[Event, ...] = 
 async def session_view(app: CayuApp, session_id: str) -> SessionView:
     """Return what a session's log means now. Raises `SessionNotFound`."""
     return (await stand(app.services, session_id)).view
+
+
+async def session_standing(app: CayuApp, session_id: str) -> Standing:
+    """Return a session with who has it in hand. Raises `SessionNotFound`."""
+    return await stand(app.services, session_id)
 
 
 async def lost_sessions(app: CayuApp) -> list[str]:

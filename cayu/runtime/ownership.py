@@ -12,6 +12,8 @@ _LIVE: set[str] = set()
 """Claims held by this process at this moment."""
 RECOVERING = "recovery in "
 """How the owner id of a recovery begins."""
+SHOWN_NODE = 24
+"""Characters of the machine's name that are shown; the whole of it stands in what follows."""
 _PARTS = 6
 _START_FIELD = 19
 """Where the start time stands in /proc/PID/stat, counted from the field after the command's name."""
@@ -48,7 +50,7 @@ def new_owner(role: str = "") -> str:
     """Return an owner id for one claim: readable first, then machine, boot, namespace, process start and a token."""
     pid = os.getpid()
     places = "|".join((*_here(), str(pid), _start_of(pid), secrets.token_hex(6)))
-    owner = f"{role}process {pid} on {platform.node()} [{places}]"
+    owner = f"{role}process {pid} on {platform.node()[:SHOWN_NODE]} [{places}]"
     _LIVE.add(owner)
     return owner
 

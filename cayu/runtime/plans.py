@@ -9,7 +9,7 @@ from cayu.clock import MICROSECOND, as_datetime
 from cayu.effects import idempotency_key
 from cayu.errors import InvalidInput, InvalidSessionLog, MissingBinding, NotRegistered
 from cayu.identity import compare_profiles
-from cayu.runtime.admission import Standing, stand
+from cayu.runtime.admission import Standing, is_reserved, stand
 from cayu.runtime.drive import Services
 from cayu.runtime.lineage import ancestors, head_of
 from cayu.runtime.ownership import RECOVERING
@@ -123,7 +123,8 @@ def _registrations(services: Services, view: SessionView) -> Registrations:
         assembly = services.registry.assemble(view.row.agent_name, view.row.environment_name)
     except (NotRegistered, MissingBinding):
         return Registrations(available=False)
-    return replace(assembly.registrations, compatible=compare_profiles(view.profile, assembly.profile).equal)
+    same = compare_profiles(view.profile, assembly.profile).equal and not is_reserved(services, view)
+    return replace(assembly.registrations, compatible=same)
 
 
 async def _cascade_is_valid(services: Services, view: SessionView) -> bool:

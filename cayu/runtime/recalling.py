@@ -92,9 +92,9 @@ async def _recall(view: SessionView, assembly: Assembly, policy: AutomaticRecall
         if is_cancelling():
             raise
         code = type(cancelled).__name__
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a store raises, the model is asked without
         code = type(error).__name__
-        logger.exception("recall failed in session %s", view.row.id)
+        logger.warning("recall failed in session %s: %s", view.row.id, code)
     return Draft(E.RECALL_FAILED, told | {"code": code})
 
 

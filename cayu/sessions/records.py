@@ -20,6 +20,10 @@ PENDING = "pending"
 """The state of an item that still waits."""
 
 
+RESERVED_FOR = "cayu.reserved_for"
+"""The key of a session's metadata that names the one piece of work whose application may go on with the session."""
+
+
 class Session(Frozen):
     """One session as its head row shows it."""
 

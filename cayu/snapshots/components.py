@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from datetime import datetime
 from typing import Any
 
+from pydantic import AwareDatetime
+
 from cayu.canonical import fingerprint
+from cayu.clock import as_microseconds
 from cayu.errors import SnapshotConflict, StoredDocumentDamaged
 from cayu.knowledge.records import KnowledgeAccessScope, Selection
 from cayu.knowledge.store import KnowledgeStore
 from cayu.messages import Frozen
-from cayu.snapshots.records import AgentSnapshotComponent
+from cayu.snapshots.records import POSITION, AgentSnapshotComponent
 from cayu.snapshots.store import AgentSnapshotStore
 
 AGENT = "agent"
@@ -48,6 +52,8 @@ class MaterializationClaim(Frozen):
     operation_id: str
     state_scope_id: str
     component: AgentSnapshotComponent
+    captured_at: AwareDatetime
+    """When the snapshot was captured; a copy shows what had not expired by then."""
 
 
 class AgentSnapshotComponentProvider(ABC):
@@ -62,8 +68,8 @@ class AgentSnapshotComponentProvider(ABC):
         """Return what the component is now, as JSON."""
 
     @abstractmethod
-    async def verify(self, material: Any) -> None:
-        """Raise `SnapshotConflict` when a copy of what was captured can no longer be made."""
+    async def verify(self, material: Any, captured_at: datetime) -> None:
+        """Raise `SnapshotConflict` when a copy of what was captured then can no longer be made."""
 
     async def materialize(self, claim: MaterializationClaim, store: AgentSnapshotStore) -> str:
         """Make the copy that a claim asks for, once, and return its fingerprint; by default the original serves."""
@@ -81,7 +87,7 @@ class FixedComponent(AgentSnapshotComponentProvider):
         """Return the value."""
         return self._material
 
-    async def verify(self, material: Any) -> None:
+    async def verify(self, material: Any, captured_at: datetime) -> None:
         """Raise `SnapshotConflict` when the value is another one now."""
         if AgentSnapshotComponent.of(self.kind, self._material).material != material:
             raise SnapshotConflict(what=f"component {self.kind!r}", reason="it is another one now")
@@ -102,13 +108,12 @@ class KnowledgeComponent(AgentSnapshotComponentProvider):
         """Return the frontier with the digest of every revision that stands there."""
         frontier = await self._store.frontier()
         access = self._access.model_dump(mode="json")
-        return {"frontier": frontier, "state": await self._state(frontier), "access": access}
+        return {POSITION: frontier, "state": await self._state(frontier, None), "access": access}
 
-    async def verify(self, material: Any) -> None:
+    async def verify(self, material: Any, captured_at: datetime) -> None:
         """Raise `SnapshotConflict` when the store does not show at the frontier what it showed then."""
-        if await self._state(material["frontier"]) != material["state"]:
-            reason = "what the store shows at the frontier has changed, or has expired"
-            raise SnapshotConflict(what="memory", reason=reason)
+        if await self._state(material[POSITION], captured_at) != material["state"]:
+            raise SnapshotConflict(what="memory", reason="what the store shows at the frontier has changed")
 
     async def materialize(self, claim: MaterializationClaim, store: AgentSnapshotStore) -> str:
         """Open an empty overlay for the state scope, and return its fingerprint."""
@@ -118,7 +123,8 @@ class KnowledgeComponent(AgentSnapshotComponentProvider):
             {
                 "overlay": overlay,
                 "operation_id": claim.operation_id,
-                "frontier": claim.component.material["frontier"],
+                "frontier": claim.component.material[POSITION],
+                "as_of": as_microseconds(claim.captured_at),
                 "operations": {},
                 "hidden": [],
                 "entries": {},
@@ -129,6 +135,6 @@ class KnowledgeComponent(AgentSnapshotComponentProvider):
             raise SnapshotConflict(what=f"overlay {claim.state_scope_id!r}", reason="it was opened for another memory")
         return overlay
 
-    async def _state(self, frontier: int) -> str:
-        entries = await self._store.select(Selection(scope=self._access, frontier=frontier))
+    async def _state(self, frontier: int, as_of: datetime | None) -> str:
+        entries = await self._store.select(Selection(scope=self._access, frontier=frontier, as_of=as_of))
         return fingerprint("cayu.memory-state", [entry.model_dump(mode="json", exclude=_TIMES) for entry in entries])

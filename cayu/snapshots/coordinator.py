@@ -75,7 +75,7 @@ class AgentSnapshotCoordinator:
         """Check that copies of a snapshot can still be made. Raises `SnapshotConflict` and `SnapshotNotFound`."""
         kept = await self.load(snapshot.fingerprint)
         for component in kept.components:
-            await self._providers[component.kind].verify(component.material)
+            await self._providers[component.kind].verify(component.material, kept.created_at)
         self._verified.add(kept.fingerprint)
 
     async def materialize(self, request: AgentSnapshotMaterializationRequest) -> AgentSnapshotMaterialization:
@@ -159,7 +159,10 @@ class AgentSnapshotCoordinator:
         for item in snapshot.components:
             provider = self._providers[item.kind]
             claim = MaterializationClaim(
-                operation_id=progress["claims"][item.kind], state_scope_id=request.state_scope_id, component=item
+                operation_id=progress["claims"][item.kind],
+                state_scope_id=request.state_scope_id,
+                component=item,
+                captured_at=snapshot.created_at,
             )
             ref = await provider.materialize(claim, self.store)
             parts.append(

@@ -14,6 +14,8 @@ from cayu.messages import Frozen
 
 NO_FINGERPRINT = "0" * 64
 """Stands for a fingerprint while a record is made."""
+POSITION = "frontier"
+"""The key of a material under which the place in a store's history stands."""
 TIMES = frozenset({"created_at", "recorded_at"})
 """Fields that no fingerprint covers."""
 
@@ -90,8 +92,10 @@ class AgentSnapshotComponent(Frozen):
 
 
 def component_fingerprint(kind: str, material: Any) -> str:
-    """Return the identity of a component's material."""
-    return fingerprint(f"cayu.snapshot-component.{kind}", normalise(material))
+    """Return the identity of a component's material; where it was found in a store is no part of what it is."""
+    plain = normalise(material)
+    identity = {name: value for name, value in plain.items() if name != POSITION} if isinstance(plain, dict) else plain
+    return fingerprint(f"cayu.snapshot-component.{kind}", identity)
 
 
 class AgentSnapshotCaptureRequest(Frozen):
@@ -99,8 +103,6 @@ class AgentSnapshotCaptureRequest(Frozen):
 
     access: KnowledgeAccessScope
     """What the agent may read; trials get exactly that."""
-    reason: str = Field(default="", max_length=4000)
-    """For readers; not part of the identity."""
 
 
 class AgentSnapshot(Addressed):
@@ -113,6 +115,11 @@ class AgentSnapshot(Addressed):
     components: tuple[AgentSnapshotComponent, ...]
     """In the order of their kinds."""
     created_at: AwareDatetime
+
+    def digest(self) -> str:
+        """Return what the fingerprint has to be: the components by their own."""
+        parts = [[component.kind, component.fingerprint] for component in self.components]
+        return fingerprint(self.kind_of_record, [self.authority_scope_fingerprint, parts])
 
     def component(self, kind: str) -> AgentSnapshotComponent:
         """Return the component of a kind. Raises `KeyError` when the snapshot has none."""

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from cayu.canonical import JSON
-from cayu.clock import SystemClock, as_microseconds
+from cayu.clock import SystemClock, as_datetime, as_microseconds
 from cayu.errors import MemoryInterventionExecutionConflict, StoredDocumentDamaged
 from cayu.interventions.journal import (
     MemoryInterventionExecutionStore,
@@ -17,7 +17,6 @@ from cayu.interventions.journal import (
     decide_compare_and_set,
     decide_transition,
     from_row,
-    store_time,
 )
 from cayu.interventions.ownership import DurableOperationOwnershipTransition
 from cayu.interventions.records import MemoryInterventionExecutionRecord
@@ -79,7 +78,7 @@ class _DocumentExecutionStore(MemoryInterventionExecutionStore):
         written: list[MemoryInterventionExecutionRecord] = []
 
         def decide(row: JSON, now: int) -> JSON:
-            written[:] = [decide_compare_and_set(_record(name, row), expected, desired, store_time(now))]
+            written[:] = [decide_compare_and_set(_record(name, row), expected, desired, as_datetime(now))]
             return as_row(written[0])
 
         await self._transact(name, decide)
@@ -93,7 +92,7 @@ class _DocumentExecutionStore(MemoryInterventionExecutionStore):
 
         def decide(row: JSON, now: int) -> JSON:
             stands = _record(execution_id, row)
-            results.append(decide_transition(stands, execution_id, request, store_time(now)))
+            results.append(decide_transition(stands, execution_id, request, as_datetime(now)))
             after = results[-1].execution
             return as_row(after) if after is not stands else None
 

@@ -202,7 +202,7 @@ class InMemoryKnowledgeStore(KnowledgeStore):
         if selection.tokens == ():
             return []
         frontier = self._change if selection.frontier is None else selection.frontier
-        now = as_datetime(self._clock.now_us())
+        now = selection.as_of or as_datetime(self._clock.now_us())
         return [
             revision.entry.model_copy(deep=True)
             for _, revisions in sorted(self._revisions.items())

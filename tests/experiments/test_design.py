@@ -19,8 +19,8 @@ ARMS = (baseline(), omit("door"), recall_off())
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"cases": []}, "at least one case"),
-        ({"interventions": []}, "exactly one baseline"),
+        ({"cases": []}, "at least one of its cases"),
+        ({"interventions": []}, "at least one of its interventions"),
         ({"interventions": [recall_off()]}, "exactly one baseline"),
         ({"interventions": [baseline(), arm("baseline")]}, "named"),
         ({"interventions": [baseline(), arm("a"), arm("a")]}, "named"),

@@ -12,17 +12,20 @@ from cayu.evals import question_cases
 from cayu.examples.handbook import READERS, load_handbook
 from cayu.experiments import (
     Experiment,
+    Intervention,
     MemoryStudy,
     StudyStores,
     Subject,
     baseline,
     estimate_effects,
     inject,
+    omit,
     omit_expected,
     recall_off,
     replace_expected,
     run_experiment,
 )
+from cayu.interventions.requests import MemoryInterventionRequestFingerprintKey
 from cayu.interventions.specs import MemoryInterventionKind
 from cayu.knowledge import KnowledgeEntry
 from cayu.providers import ExtractiveModelProvider
@@ -121,10 +124,42 @@ async def test_the_same_agent_over_the_same_memory_gives_the_same_trials():
     assert first != changed
 
 
-async def test_other_cases_give_other_trials_since_the_evaluator_is_part_of_the_snapshot():
+async def test_other_cases_leave_the_trials_of_a_case_as_they_are():
     first, twin, changed = await same_and_other(Lab(), CASES[:2])
-    assert first == twin
-    assert first != changed
+    assert first == twin == changed
+
+
+async def test_an_arm_or_a_case_that_was_changed_has_trials_of_its_own():
+    lab = await Lab().open()
+    scores = []
+    for name in ("lamp", "door"):
+        run = await run_experiment(Experiment(CASES[:1], [baseline(), omit(name, name="one")]), lab.study)
+        scores.append([record.score for record in run.records if record.intervention == "one"])
+    assert scores == [[1.0], [0.0]]
+    asked = CASES[0].model_copy(update={"question": f"{CASES[0].question} Say it briefly."})
+    again = await MemoryStudy.open(lab.study.subject, [asked], lab.stores, KEY)
+    run = await run_experiment(Experiment([asked], [baseline()]), again)
+    assert [record.status for record in run.records] == ["completed"]
+
+
+async def test_what_would_show_no_effect_is_refused_before_any_trial():
+    study = (await Lab().open()).study
+    other = CASES[0].model_copy(update={"expected_answer": "another"})
+    elsewhere = Item("q-door", "irrelevant", text="A note.", namespace="attic")
+    for cases, arm, words in (
+        ([other], omit("lamp"), "has changed since; open the study again"),
+        (CASES, inject("irrelevant", [elsewhere]), "namespace 'attic'"),
+        (CASES, Intervention("bad", "omit_items", lambda case, memories: 1 / 0), "'bad' fail for case .*ZeroDivision"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            study.check(Experiment(cases, [baseline(), arm]))
+
+
+async def test_a_key_means_the_same_secret_for_as_long_as_the_store_stands():
+    lab = await Lab().open()
+    other = MemoryInterventionRequestFingerprintKey(KEY.key_id, b"another secret of some length")
+    with pytest.raises(InvalidInput, match="put the key file back"):
+        await MemoryStudy.open(lab.study.subject, CASES, lab.stores, other)
 
 
 async def test_a_request_asks_the_cases_question_with_labels_to_find_its_session_by():
@@ -141,7 +176,7 @@ async def test_a_request_asks_the_cases_question_with_labels_to_find_its_session
     assert request.timeout_seconds == 7
     assert run.limits == spending
     assert run.title == f"baseline, {CASES[0].case_id}, 1"
-    assert request.trial_id == planned.trial_id
+    assert request.trial_id.startswith(f"{planned.trial_id}@")
 
 
 async def test_the_label_is_the_whole_name_of_the_experiment():
@@ -163,7 +198,7 @@ async def test_the_spec_names_state_mode_and_recall():
 
 async def test_an_arm_that_does_not_fit_is_named_with_its_case():
     lab = await Lab(recall=AutomaticRecallPolicy(mode="off")).open()
-    with pytest.raises(InvalidInput, match="'recall_off' does not fit case 'q-door'"):
+    with pytest.raises(InvalidInput, match="recall is off already; leave 'recall_off' out"):
         lab.study.check(Experiment(CASES, [baseline(), recall_off()]))
     controls = [Item("q-lamp", "irrelevant", text=f"Note {n}.") for n in range(17)]
     with pytest.raises(InvalidInput, match=r"'irrelevant' does not fit case 'q-lamp': .* 16 items"):

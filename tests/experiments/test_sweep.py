@@ -143,7 +143,7 @@ async def test_an_arm_that_fits_no_case_is_refused_before_any_trial():
     without = await Lab(recall=AutomaticRecallPolicy(mode="off")).open()
     full = [Item("q-door", "irrelevant", text=f"Note {n}.") for n in range(17)]
     for lab, refused, words in (
-        (without, recall_off(), "'recall_off' does not fit case"),
+        (without, recall_off(), "recall is off already"),
         (await Lab().open(), inject("irrelevant", full), "'irrelevant' does not fit case 'q-door'"),
         (await Lab().open(), omit("gone"), "'gone'"),
     ):

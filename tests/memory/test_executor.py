@@ -332,7 +332,8 @@ async def test_an_evaluator_other_than_the_snapshots_is_refused_before_anything_
     bench = await Bench().open()
     request, before = bench.request(), contents(bench)
     stricter = AnswerEvaluator([CASE, OTHER], bench.stores.sessions, scoring=AnswerScoring.EXACT)
-    for evaluator in (stricter, AnswerEvaluator([CASE], bench.stores.sessions), other_evaluator(bench)["evaluator"]):
+    laxer = AnswerEvaluator([CASE, OTHER], bench.stores.sessions, passing_score=0.5)
+    for evaluator in (stricter, laxer, other_evaluator(bench)["evaluator"]):
         with pytest.raises(MemoryInterventionExecutionConflict, match="the evaluator is not the one that the snapshot"):
             await bench.executor(evaluator=evaluator).execute_trial(request)
     assert contents(bench) == before

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory.support import CODE, KEY, QUESTION, SAYS, SCOPE, Bench, JournalProxy, Lost, at, once, texts
+from memory.support import CODE, KEY, QUESTION, SAYS, SCOPE, Bench, JournalProxy, Lost, arm, at, change, once, texts
 from runtime.support import (
     FakePolicy,
     FakeTool,
@@ -21,7 +21,7 @@ from runtime.support import (
 )
 
 from cayu import AgentSpec, CayuApp, Message, ResumeRequest, run_to_completion
-from cayu.errors import InvalidInput, MemoryInterventionExecutionConflict
+from cayu.errors import InvalidInput, MemoryInterventionExecutionConflict, SessionReserved, StoreBusy
 from cayu.experiments import StudyStores, omit_expected, recall_off
 from cayu.identity import ExecutionProfileBehaviorIdentity
 from cayu.memory import (
@@ -35,6 +35,7 @@ from cayu.memory.applications import TrialApplicationFactory
 from cayu.providers import ModelProvider, ScriptedModelProvider
 from cayu.providers.base import ModelRequest, ModelStreamEvent
 from cayu.recall import AutomaticRecallPolicy, MemoryAttributionBounds
+from cayu.sessions import RecoveryPlanRequest
 from cayu.storage import SQLiteSessionStore
 from cayu.tools import KnowledgeReadTool, KnowledgeSearchTool, SubagentTool, ToolPolicyDecision
 
@@ -201,7 +202,7 @@ async def test_a_session_of_another_origin_under_the_trials_id_is_refused() -> N
 
 
 @pytest.mark.requirement("B056")
-async def test_a_trials_session_is_read_and_gone_on_with_like_any_other() -> None:
+async def test_a_trials_session_is_read_like_any_other_and_gone_on_with_by_nobody_else() -> None:
     bench = await Bench(tools=[KnowledgeSearchTool()]).open()
     outcome = await bench.execute()
     record, store = outcome.execution, bench.knowledge.bind(SCOPE)
@@ -221,8 +222,42 @@ async def test_a_trials_session_is_read_and_gone_on_with_like_any_other() -> Non
     assert kinds == [event.type for event in ordinary.events if event.sequence is not None]
     assert view.final_text == ordinary.final_text
     again = ResumeRequest(session_id=record.session_id, messages=(Message.text("user", "Which lamp is broken?"),))
-    await play(app.resume(again))
-    assert "left lamp" in (await assert_consistent(app, record.session_id)).final_text
+    with pytest.raises(SessionReserved, match=record.execution_id):
+        await play(app.resume(again))
+    assert (await assert_consistent(app, record.session_id)).version == view.version
+    assert await bench.execute() == outcome
+
+
+async def test_nobody_else_goes_on_with_a_trial_that_was_cut_off() -> None:
+    """An application over the production memory would answer from what the trial has left out."""
+    bench = await Bench().open()
+    request = bench.request(arm("omit", "omit_items", change("cold-room")))
+    append, writes = bench.stores.sessions.append, 0
+
+    async def failing(unit: Any) -> Any:
+        nonlocal writes
+        writes += 1
+        if writes > 1:
+            raise StoreBusy(path="x")
+        return await append(unit)
+
+    bench.stores.sessions.append = failing  # type: ignore[method-assign]
+    with pytest.raises(StoreBusy):
+        await bench.study.executor.execute_trial(request)
+    bench.stores.sessions.append = append  # type: ignore[method-assign]
+    production = bench.build_app(
+        session_store=bench.stores.sessions,
+        knowledge_store=bench.knowledge.bind(SCOPE),
+        budget_ledger=bench.ledger,
+        recall=bench.recall,
+    )
+    with pytest.raises(SessionReserved):
+        await play(production.recover_incomplete_session(request.session_id))
+    plan = await production.plan_recovery(RecoveryPlanRequest(session_ids=(request.session_id,)))
+    assert plan.items[0].blocker_codes == ("registration_incompatible",)
+    outcome = await bench.study.executor.execute_trial(request)
+    assert outcome.eval_result is not None
+    assert outcome.eval_result.score == 0.0
 
 
 class Shifting(TrialApplicationFactory):

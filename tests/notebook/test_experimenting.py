@@ -232,21 +232,21 @@ def test_a_running_experiment_is_not_quiet(room: MemoryLab) -> None:
 
 def test_a_failed_experiment_is_told_to_whoever_waits(room: MemoryLab) -> None:
     lab = room.open()
-    handle = lab.experiment(sweep(arms=[baseline(), broken(RuntimeError(HOSTILE))]), room.study(lab))
-    with pytest.raises(RuntimeError, match="img src"):
+    handle = lab.experiment(sweep(arms=[baseline(), broken(InvalidInput(HOSTILE))]), room.study(lab))
+    with pytest.raises(InvalidInput, match="img src"):
         handle.wait(20)
-    assert (handle.state, type(handle.failure)) == ("failed", RuntimeError)
+    assert (handle.state, type(handle.failure)) == ("failed", InvalidInput)
     lab.check_quiet()  # it was raised, and so read
     shown = read(handle._repr_mimebundle_()["text/html"])
     assert "failed, " in shown.text
-    assert f"RuntimeError: {HOSTILE}" in shown.text
+    assert f"InvalidInput: {HOSTILE}" in shown.text
 
 
 def test_a_failure_that_nobody_waits_for_is_kept(room: MemoryLab) -> None:
     lab = room.open()
-    handle = lab.experiment(sweep(arms=[baseline(), broken(RuntimeError("no"))]), room.study(lab))
+    handle = lab.experiment(sweep(arms=[baseline(), broken(InvalidInput("no"))]), room.study(lab))
     until(lambda: handle.done, "the experiment to fail")
-    with pytest.raises(LabNotQuiet, match="RuntimeError in experiment sweep"):
+    with pytest.raises(LabNotQuiet, match="InvalidInput in experiment sweep"):
         lab.check_quiet()
     assert lab.errors_df()["source"].tolist() == ["experiment sweep"]
     lab.check_quiet()

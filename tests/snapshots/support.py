@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ def make_coordinator(
     return AgentSnapshotCoordinator(store, make_providers(knowledge, **materials))
 
 
-async def capture(coordinator: AgentSnapshotCoordinator, reason: str = "") -> AgentSnapshot:
-    return await coordinator.capture(AgentSnapshotCaptureRequest(access=ACCESS, reason=reason))
+async def capture(coordinator: AgentSnapshotCoordinator) -> AgentSnapshot:
+    return await coordinator.capture(AgentSnapshotCaptureRequest(access=ACCESS))
 
 
 def make_request(snapshot: AgentSnapshot, **fields: Any) -> AgentSnapshotMaterializationRequest:
@@ -88,8 +89,8 @@ class StumblingProvider(AgentSnapshotComponentProvider):
     async def capture(self) -> Any:
         return await self._inner.capture()
 
-    async def verify(self, material: Any) -> None:
-        await self._inner.verify(material)
+    async def verify(self, material: Any, captured_at: datetime) -> None:
+        await self._inner.verify(material, captured_at)
 
     async def materialize(self, claim: MaterializationClaim, store: AgentSnapshotStore) -> str:
         self.claims.append(claim)

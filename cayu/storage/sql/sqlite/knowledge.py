@@ -34,7 +34,8 @@ class SQLiteKnowledgeStore(KnowledgeStore):
         """Select in one query that states scope, filters and frontier."""
         if selection.tokens == ():
             return []
-        wanted = _parameters(selection, self._clock.now_us())
+        now = self._clock.now_us() if selection.as_of is None else as_microseconds(selection.as_of)
+        wanted = _parameters(selection, now)
         found = await self._database.read(lambda raw: raw.execute(QUERIES["knowledge_select"], wanted).fetchall())
         return [KnowledgeEntry.model_validate(loads(body)) for (body,) in found]
 
