@@ -106,11 +106,11 @@ def test_stop_lets_trials_in_work_end(room: MemoryLab) -> None:
 
 def test_a_failure_is_told_as_text(room: MemoryLab) -> None:
     lab = room.open()
-    handle = lab.experiment(sweep(arms=[baseline(), broken(RuntimeError(HOSTILE))]), room.study(lab))
+    handle = lab.experiment(sweep(arms=[baseline(), broken(InvalidInput(HOSTILE))]), room.study(lab))
     shown = ExperimentBoard(handle)
     until(lambda: "failed, " in html(shown))
     for each in (html(shown), shown.static_html()):
-        assert "RuntimeError: &lt;img" in each
+        assert "InvalidInput: &lt;img" in each
         assert "<img" not in each
 
 
