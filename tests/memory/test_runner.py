@@ -21,7 +21,7 @@ from runtime.support import (
 )
 
 from cayu import AgentSpec, CayuApp, Message, ResumeRequest, run_to_completion
-from cayu.errors import InvalidInput, MemoryInterventionExecutionConflict, SessionReserved, StoreBusy
+from cayu.errors import InvalidInput, MemoryInterventionExecutionConflict, SessionReserved, StoreFull
 from cayu.experiments import StudyStores, omit_expected, recall_off
 from cayu.identity import ExecutionProfileBehaviorIdentity
 from cayu.memory import (
@@ -238,11 +238,11 @@ async def test_nobody_else_goes_on_with_a_trial_that_was_cut_off() -> None:
         nonlocal writes
         writes += 1
         if writes > 1:
-            raise StoreBusy(path="x")
+            raise StoreFull(path="x")
         return await append(unit)
 
     bench.stores.sessions.append = failing  # type: ignore[method-assign]
-    with pytest.raises(StoreBusy):
+    with pytest.raises(StoreFull):
         await bench.study.executor.execute_trial(request)
     bench.stores.sessions.append = append  # type: ignore[method-assign]
     production = bench.build_app(

@@ -19,6 +19,8 @@ from cayu.notebook.figures.palette import COLOURS, COSTS, HELPS, UNDECIDED
 from cayu.notebook.figures.svg import WIDTH
 from cayu.notebook.figures.words import text_width
 
+pytestmark = pytest.mark.exhaustive
+
 HOSTILE = "<img src=x onerror=alert(1)>&\"' $a^2$ %{x} \x00\u202e\ud800<b>"
 MINUS = "\N{MINUS SIGN}"
 

@@ -17,6 +17,8 @@ from cayu.experiments import Experiment, baseline, omit_expected, recall_off
 from cayu.notebook import ExperimentHandle, Lab
 from cayu_widgets import ExperimentBoard, board
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "<img src=x onerror=alert(1)>"
 VIEW = "application/vnd.jupyter.widget-view+json"
 
