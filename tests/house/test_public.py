@@ -29,7 +29,18 @@ EXTRAS = frozenset(
 # What a first import leaves for later.
 LATER = frozenset(
     (
-        *("pandas", "plotly", "ipywidgets", "IPython", "scipy", "psycopg", "dask", "fastapi", "opentelemetry"),
+        *(
+            "pandas",
+            "plotly",
+            "ipywidgets",
+            "IPython",
+            "scipy",
+            "statsmodels",
+            "psycopg",
+            "dask",
+            "fastapi",
+            "opentelemetry",
+        ),
         *("typer", "rich", "nest_asyncio", "jupyterlab", "numpy"),
     )
 )
