@@ -44,8 +44,16 @@ async def runtime_result(
         return _without_evidence(execution, key, bounds, Disposition.OUTCOME_UNKNOWN, limitation)
     disposition = disposition_of(view, execution, resumes)
     heads = await descendants(store, execution.session_id)
-    below = [(head.row.id, found.records) for head in heads if (found := await store.load(head.row.id)) is not None]
-    attribution = attribute(loaded.records, alias_key(key), bounds, session_id=execution.session_id, below=below)
+    below = await _readable(store, heads)
+    gap = EvalMemoryEvidenceLimitation.SOURCE_TREE_INCOMPLETE if len(below) < len(heads) else None
+    attribution = attribute(
+        loaded.records,
+        alias_key(key),
+        bounds,
+        session_id=execution.session_id,
+        below=below,
+        incomplete=None if gap is None else str(gap),
+    )
     usage = _usage(view, heads)
     digest = keyed_fingerprint(key.secret, "cayu.source-alias", execution.session_id)
     return MemoryInterventionRuntimeResult(
@@ -60,6 +68,20 @@ async def runtime_result(
         attribution=attribution,
         usage_fingerprint=fingerprint("cayu.trial-usage", usage),
     )
+
+
+async def _readable(store: SessionStore, heads: Sequence[StreamHead]) -> list[tuple[str, Sequence[StoredRecord]]]:
+    """Return the logs of child sessions, those left out that cannot be read."""
+    found = []
+    for head in heads:
+        loaded = await store.load(head.row.id)
+        try:
+            if loaded is not None:
+                fold(loaded.head.row, loaded.records)
+                found.append((head.row.id, loaded.records))
+        except InvalidSessionLog:
+            continue
+    return found
 
 
 def disposition_of(view: SessionView, execution: MemoryInterventionExecutionRecord, resumes: bool) -> Disposition:

@@ -106,12 +106,16 @@ def attribute(
     *,
     session_id: str = "",
     below: Iterable[tuple[str, Iterable[StoredRecord]]] = (),
+    incomplete: str | None = None,
 ) -> MemoryAttribution:
     """Project a session's records, in order, within `bounds`, and then those of the sessions `below` it, by their ids.
 
     What a child session has seen may stand in its parent's next request as well, so it counts like the parent's own.
+    `incomplete` says why some of the logs are not given.
     """
     projection = _Projection(bounds)
+    if incomplete is not None:
+        projection.cut(incomplete)
     for name, log in ((session_id, records), *below):
         for found in _readings(log, _Aliases(key, name), projection):
             projection.add(found)

@@ -5,7 +5,16 @@ from experiments.support import CASES, ENTRIES, UNKNOWN, Item, Lab
 
 from cayu.errors import InvalidInput
 from cayu.evals import EvalCase
-from cayu.experiments import Experiment, baseline, inject, omit, omit_expected, recall_off, replace_expected
+from cayu.experiments import (
+    Experiment,
+    Intervention,
+    baseline,
+    inject,
+    omit,
+    omit_expected,
+    recall_off,
+    replace_expected,
+)
 from cayu.interventions.specs import MemoryInterventionKind as Kind
 from cayu.interventions.specs import MemoryNegativeControlKind as Control
 from cayu.storage import handbook_controls, handbook_entries, handbook_questions
@@ -170,3 +179,23 @@ def test_the_handbook_has_each_control_for_each_question():
             expected_entries=question.expected_entries,
         )
         assert all(arm.applies_to(case, memories) for arm in arms)
+
+
+@pytest.mark.parametrize("name", ["", " ", " arm", "arm ", "arm\n", "a\tb", "a\x1b[31m", "a\u202eb", None, 1])
+def test_a_name_that_cannot_stand_in_an_id_is_refused(name):
+    with pytest.raises(InvalidInput, match="printable name without space at its ends"):
+        Intervention(name, Kind.AS_DECLARED)
+    if name:
+        with pytest.raises(InvalidInput, match="printable name"):
+            omit("cat", name=name)
+
+
+def test_a_kind_of_arm_that_is_none_is_refused_and_a_word_for_one_is_taken():
+    with pytest.raises(InvalidInput, match="'mysterious' is no kind of intervention; kinds: as_declared"):
+        Intervention("arm", "mysterious")
+    assert Intervention("arm", "omit_items").kind is Kind.OMIT_ITEMS
+
+
+def test_a_kind_of_control_that_is_none_is_refused_with_those_there_are():
+    with pytest.raises(InvalidInput, match=r"'mysterious' is no kind of control; kinds: .*irrelevant"):
+        inject("mysterious", CONTROLS)

@@ -1,11 +1,15 @@
 """A captured agent: what cannot be studied, and requests that follow from the agent, the memory and the design."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 from experiments.support import CASES, ENTRIES, KEY, SCOPE, UNKNOWN, Gauge, Item, Lab, by_id, started
 
 from cayu import AgentSpec, CayuApp, Environment, EnvironmentSpec
+from cayu.budgets.ledger import DocumentBudgetLedger
 from cayu.canonical import file_digest
 from cayu.errors import InvalidInput, SnapshotNotFound
 from cayu.evals import question_cases
@@ -326,3 +330,85 @@ async def test_a_study_goes_on_with_an_earlier_snapshot_though_the_memory_has_gr
     assert anew.snapshot.fingerprint != study.snapshot.fingerprint
     with pytest.raises(SnapshotNotFound):
         await MemoryStudy.open(subject, (*CASES, UNKNOWN), lab.stores, KEY, snapshot_fingerprint="0" * 64)
+
+
+OWN = {
+    "session_store": lambda: StudyStores.in_memory().sessions,
+    "budget_ledger": lambda: DocumentBudgetLedger(StudyStores.in_memory().sessions),
+    "knowledge_store": lambda: InMemoryKnowledgeStore().bind(SCOPE),
+    "recall": lambda: AutomaticRecallPolicy(max_injected_items=1),
+}
+
+
+async def opened(build_app, cases=CASES, **options):
+    subject = Subject(build_app, "reader", InMemoryKnowledgeStore().bind(SCOPE))
+    return await MemoryStudy.open(subject, cases, StudyStores.in_memory(), KEY, **options)
+
+
+@pytest.mark.parametrize("name", list(OWN))
+async def test_an_application_that_does_not_use_what_it_is_given_is_refused(name):
+    with pytest.raises(InvalidInput, match=f"does not use the {name} that it is given"):
+        await opened(lambda **given: Lab().build_app(**given | {name: OWN[name]()}))
+
+
+async def test_an_application_over_the_usual_policy_hard_coded_is_refused():
+    """With recall as it is both agree; only switched off it shows."""
+    with pytest.raises(InvalidInput, match="does not use the recall that it is given"):
+        await opened(lambda **given: Lab().build_app(**given | {"recall": AutomaticRecallPolicy()}))
+
+
+async def test_a_function_that_builds_nothing_is_refused():
+    with pytest.raises(InvalidInput, match="build_app returned a NoneType"):
+        await opened(lambda **given: None)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [("build_app", "app"), ("agent_name", None), ("knowledge", None), ("recall", "off"), ("recall", None)],
+)
+def test_a_subject_of_other_parts_is_refused(name, part):
+    parts = {"build_app": Lab().build_app, "agent_name": "reader", "knowledge": InMemoryKnowledgeStore().bind(SCOPE)}
+    with pytest.raises(InvalidInput, match=f"{name} of a Subject is .*, not a {type(part).__name__}"):
+        Subject(**parts | {name: part})
+
+
+async def test_what_a_study_cannot_be_opened_with_is_refused():
+    for cases in ([], ["q-door"]):
+        with pytest.raises(InvalidInput, match="at least one EvalCase"):
+            await opened(Lab().build_app, cases)
+    with pytest.raises(InvalidInput, match="'loosely' is no scoring; there are exact, contains"):
+        await opened(Lab().build_app, scoring="loosely")
+    subject = Subject(Lab().build_app, "reader", InMemoryKnowledgeStore().bind(SCOPE))
+    with pytest.raises(InvalidInput, match="not a bytes"):
+        await MemoryStudy.open(subject, CASES, StudyStores.in_memory(), b"a secret")
+
+
+SETS = """
+from cayu.evals import EvalCase
+from cayu.knowledge import KnowledgeAccessScope
+from cayu.snapshots.records import scope_fingerprint
+
+names = {f"name-{n}" for n in range(12)}
+scope = KnowledgeAccessScope(
+    allowed_namespaces=names,
+    allowed_visibilities=frozenset(names),
+    allowed_source_types=names,
+    allowed_source_ids=names,
+    allowed_statuses=names,
+)
+case = EvalCase(case_id="c", question="?", expected_answer="!", expected_entries=names)
+print(scope_fingerprint(scope), case.contract.case_revision)
+"""
+
+
+@pytest.mark.slow
+def test_sets_have_the_same_fingerprint_in_every_process():
+    command = [sys.executable, "-c", SETS]
+    children = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONHASHSEED": seed})
+        for seed in ("1", "2", "3")
+    ]
+    told = [child.communicate(timeout=60)[0].split() for child in children]
+    assert [child.returncode for child in children] == [0, 0, 0]
+    assert len(told[0]) == 2
+    assert told[0] == told[1] == told[2]

@@ -1,6 +1,7 @@
 """Sweeps: a few trials at a time, none twice, what fails is recorded, and what is not comparable is told apart."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -28,6 +29,7 @@ from cayu.memory import CayuMemoryInterventionRuntimeRunner, MemoryInterventionE
 from cayu.memory.applications import TrialApplicationFactory
 from cayu.recall import AutomaticRecallPolicy, MemoryAttributionBounds
 from cayu.sessions.streams import HeadQuery
+from cayu.storage import InMemoryKnowledgeStore
 
 ARMS = (baseline(), recall_off(), omit_expected())
 EXPERIMENT = Experiment(CASES, ARMS)
@@ -383,3 +385,80 @@ async def test_pairs_are_of_one_case_and_one_repeat():
         assert (before.case_id, before.repeat) == (after.case_id, after.repeat)
         assert (before.intervention, after.intervention) == ("baseline", "irrelevant")
         assert pair.difference == 0.0
+
+
+class Shaky(InMemoryKnowledgeStore):
+    """A memory that cannot be searched for one word."""
+
+    word: str | None = None
+
+    async def select(self, selection):
+        if selection.tokens is not None and self.word in selection.tokens:
+            raise OSError("the disk is gone")
+        return await super().select(selection)
+
+
+async def test_a_recall_that_failed_is_reported_and_not_averaged_in():
+    knowledge = Shaky()
+    lab = await Lab(knowledge=knowledge).open()
+    knowledge.word = "lamp"
+    run = await sweep(lab)
+    assert {record.status for record in run.records} == {"completed"}
+    attributions = [run.bindings[item.trial_id].attribution for item in run.records if item.case_id == "q-lamp"]
+    reasons = {(found.status, found.reason) for found in attributions if found.reason}
+    assert reasons == {("truncated", "recall_failed")}
+    for effect in estimate_effects(run):
+        assert (effect.incomparable, effect.unscored, effect.questions) == (1, 0, len(CASES) - 1)
+        assert effect.reasons == (str(Mismatch.REQUIRED_ATTRIBUTION_AVAILABILITY),)
+        assert (effect.baseline, effect.difference) == (1.0, -1.0)
+
+
+async def test_a_cancellation_that_leaks_from_a_component_is_recorded_and_the_others_go_on():
+    lab = await Lab().open()
+    judge = lab.study.executor.evaluator
+    evaluate, leaked = judge.evaluate, []
+
+    async def leaking(**given):
+        if not leaked:
+            leaked.append(True)
+            raise asyncio.CancelledError
+        return await evaluate(**given)
+
+    judge.evaluate = leaking
+    run = await sweep(lab)
+    assert run.finished
+    assert [(record.status, record.failure) for record in run.failures] == [("error", "CancelledError")]
+    assert len(by_id(run)) == len(EXPERIMENT.trials())
+    again = await sweep(lab)
+    assert again.failures == []
+    assert set((await started(lab.stores.sessions, again)).values()) == {1}
+
+
+async def test_a_run_of_another_experiment_is_refused_and_left_as_it_is():
+    lab = await Lab().open()
+    other = Experiment(CASES[:1], [baseline()], name="another")
+    run = await sweep(lab, other)
+    records = list(run.records)
+    with pytest.raises(InvalidInput, match="run is of experiment 'another'"):
+        await sweep(lab, run=run)
+    assert run.records == records
+    assert run.finished
+
+
+async def test_errors_are_logged_once_of_each_kind_without_the_words_of_foreign_ones(caplog):
+    built = 0
+
+    def building() -> None:
+        nonlocal built
+        built += 1
+        if built > 2:
+            raise (InvalidInput("no such tool") if built % 2 else RuntimeError("the door code is 4711"))
+
+    caplog.set_level(logging.DEBUG)
+    lab = await Lab(building=building).open()
+    run = await sweep(lab, concurrency=1)
+    assert {record.failure for record in run.failures} == {"InvalidInput", "RuntimeError"}
+    assert len(run.failures) == len(EXPERIMENT.trials())
+    told = [record.getMessage() for record in caplog.records if record.name == "cayu.experiments"]
+    assert [words.rpartition(": ")[2] for words in told] == ["no such tool", "RuntimeError"]
+    assert "4711" not in caplog.text

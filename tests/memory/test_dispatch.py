@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from memory.support import Bench, HandClock, JournalProxy, Lost, at, once
 from runtime.support import FakeTool, calls, log_of, play
 
 from cayu import ToolContext, ToolEffect
-from cayu.errors import MemoryInterventionExecutionConflict
+from cayu.errors import MemoryInterventionExecutionConflict, StoreBusy
 from cayu.events import EventType as E
 from cayu.memory import (
     CayuMemoryInterventionRuntimeRunner,
@@ -18,8 +19,10 @@ from cayu.memory import (
     MemoryInterventionTrialOutcome,
     MemoryInterventionTrialRequest,
 )
+from cayu.memory import dispatch as dispatching
 from cayu.providers import ScriptedModelProvider
 from cayu.providers.base import ModelStreamEvent
+from cayu.runtime import ownership
 from cayu.sessions import InterruptSessionRequest
 from cayu.storage import InMemoryMemoryInterventionExecutionStore
 from cayu.tools import ToolResult
@@ -362,6 +365,114 @@ async def test_a_trial_that_another_owner_ended_is_taken_over_as_it_is() -> None
     clock.advance(60)
     other = asyncio.ensure_future(bench.executor(executions=journal).execute_trial(bench.request()))
     await asyncio.sleep(0.05)
+    gate.set()
+    one, two = await asyncio.gather(task, other)
+    assert one == two
+    assert (one.execution.status, len(tool.calls)) == ("completed", 1)
+
+
+async def busy(record: MemoryInterventionExecutionRecord) -> None:
+    """Refuse to record why a session is stopped."""
+    if record.runtime_cancellation_observed or record.runtime_timeout_observed:
+        raise StoreBusy(path="trials.db")
+
+
+@pytest.mark.requirement("B047")
+async def test_a_cancelled_trial_is_settled_although_its_journal_refuses_to_record_why() -> None:
+    tool = FakeTool("slow", slow)
+    bench = await working(tool).open()
+    request = bench.request()
+    await cancelled(bench, request, tool, JournalProxy(bench.stores.executions, before=busy))
+    assert len(tool.ended) == 1
+    assert (await log_of(bench.apps[-1], request.session_id)).head.state.status == "interrupted"
+    stands = await bench.journal(request)
+    assert stands is not None
+    assert (stands.phase, stands.runtime_cancellation_observed) == ("session_bound", False)
+    outcome = await bench.study.executor.execute_trial(request)
+    assert (outcome.execution.phase, outcome.execution.status, len(tool.calls)) == ("finalized", "failed", 1)
+
+
+@pytest.mark.requirement("B047")
+async def test_a_trial_that_times_out_is_settled_although_its_journal_refuses_to_record_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tool = FakeTool("slow", slow)
+    bench = await working(tool).open()
+    request = bench.request()
+    executor = bench.executor(executions=JournalProxy(bench.stores.executions, before=busy))
+    with monkeypatch.context() as patched:
+        deadline_at(tool.entered, patched)
+        with pytest.raises(StoreBusy):
+            await executor.execute_trial(request)
+    assert len(tool.ended) == 1
+    assert (await log_of(bench.apps[-1], request.session_id)).head.state.status == "interrupted"
+    outcome = await bench.study.executor.execute_trial(request)
+    assert (outcome.execution.phase, outcome.execution.status, len(tool.calls)) == ("finalized", "failed", 1)
+
+
+class Faulty(JournalProxy):
+    """A journal whose disk fails the first time that an ownership is asked for one action."""
+
+    def __init__(self, bench: Bench, action: str) -> None:
+        super().__init__(bench.stores.executions)
+        self.action, self.asked = action, 0
+        self.twice = asyncio.Event()
+
+    async def transition_runtime_dispatch_ownership(self, execution_id: str, request: Any) -> Any:
+        if request.action == self.action:
+            self.asked += 1
+            if self.asked == 1:
+                raise OSError("the disk is gone")
+            self.twice.set()
+        return await super().transition_runtime_dispatch_ownership(execution_id, request)
+
+
+async def test_a_renewal_that_fails_does_not_end_the_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait(ctx: ToolContext, args: dict[str, Any]) -> ToolResult:
+        await asyncio.wait_for(journal.twice.wait(), 2)
+        return ToolResult(content="renewed")
+
+    monkeypatch.setattr(dispatching, "RENEW_SECONDS", 0.005)
+    tool = FakeTool("wait", wait)
+    bench = await working(tool).open()
+    journal = Faulty(bench, "renew")
+    outcome = await bench.executor(executions=journal).execute_trial(bench.request())
+    assert journal.asked > 1
+    assert outcome.execution.status == "completed"
+    kinds = [item.type for item in (await log_of(bench.apps[-1], outcome.execution.session_id)).records]
+    assert E.TOOL_COMPLETED in kinds
+
+
+async def test_a_release_that_fails_does_not_stand_for_the_cancellation() -> None:
+    tool = FakeTool("slow", slow)
+    bench = await working(tool).open()
+    journal = Faulty(bench, "release")
+    await cancelled(bench, bench.request(), tool, journal)
+    assert journal.asked == 1
+    assert (await bench.execute()).execution.status == "cancelled"
+
+
+async def test_a_live_dispatch_on_a_machine_of_a_long_name_is_not_taken_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole of an owner id is kept, so the second executor knows that the first is there."""
+    here = (f"{'n' * 64}/{'1' * 32}", "2" * 36, "pid:[4026531836]")
+    monkeypatch.setattr(platform, "node", lambda: "n" * 64)
+    monkeypatch.setattr(ownership, "_here", lambda: here)
+    gate = asyncio.Event()
+
+    async def wait(ctx: ToolContext, args: dict[str, Any]) -> ToolResult:
+        await gate.wait()
+        return ToolResult(content="ok")
+
+    tool = FakeTool("wait", wait)
+    bench = await working(tool).open()
+    task = asyncio.ensure_future(bench.execute())
+    await tool.entered.wait()
+    other = asyncio.ensure_future(bench.executor().execute_trial(bench.request()))
+    await asyncio.sleep(0.05)
+    stands = await bench.journal(bench.request())
+    assert stands is not None
+    assert stands.runtime_dispatch_ownership is not None
+    assert stands.runtime_dispatch_ownership.generation == 1
     gate.set()
     one, two = await asyncio.gather(task, other)
     assert one == two

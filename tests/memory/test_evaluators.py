@@ -11,7 +11,9 @@ from memory.support import (
     CountingEvaluator,
     JournalProxy,
     Lost,
+    arm,
     at,
+    change,
     once,
 )
 from runtime.support import FakeTool, calls
@@ -200,3 +202,16 @@ async def test_tools_that_read_knowledge_count_as_seen_in_the_assertion() -> Non
     guessed = (await silent.execute(recall_off())).eval_result
     assert guessed is not None
     assert [item.passed for item in guessed.assertions] == [True, False]
+
+
+async def test_an_expected_entry_counts_as_seen_only_at_the_revision_that_holds_the_answer() -> None:
+    """What was put in its place under the same id stands before the model at another revision."""
+    bench = await Bench().open()
+    stale = change("cold-room", text="The door code of the cold room is 1234.")
+    outcome = await bench.execute(arm("replace", "replace_items", stale))
+    found = outcome.eval_result
+    assert found is not None
+    assert found.memory_attribution is not None
+    assert found.memory_attribution.observed_exposures == 1
+    assert "1234" in (found.final_output or "")
+    assert {item.name: item.passed for item in found.assertions}["expected_entries_seen"] is False

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -481,3 +483,47 @@ async def test_nothing_of_a_view_is_in_the_journal() -> None:
         assert not [what for what in hidden if what.encode() in stored]
         assert dumps(recall) not in stored
         assert dumps(scope) not in stored
+
+
+async def test_a_view_that_was_opened_before_sees_what_another_view_writes() -> None:
+    bench = await Bench().open()
+    one, other = (await view_of(bench)).knowledge_store, (await view_of(bench)).knowledge_store
+    await one.create_entry(KnowledgeEntry(id="note", text="The door code of the cold room is 2222."))
+    assert await ids_of(other) == ["cold-room", "lamp", "note"]
+    assert "2222" in await answer(other)
+    await one.delete_entry(await one.get_entry("lamp"))
+    assert await ids_of(other) == ["cold-room", "note"]
+
+
+async def test_what_expires_after_the_capture_stands_in_every_copy() -> None:
+    bench = Bench()
+    ends = datetime.now(UTC) + timedelta(seconds=0.3)
+    passing = KnowledgeEntry(id="passing", text="The door code of the cold room is 3333.", expires_at=ends)
+    await bench.knowledge.create_entry(passing)
+    for made in (KnowledgeEntry(id="cold-room", text=SAYS), KnowledgeEntry(id="lamp", text="The lamp is broken.")):
+        await bench.knowledge.create_entry(made)
+    await bench.open()
+    stores = [(await view_of(bench)).knowledge_store]
+    await asyncio.sleep(max((ends - datetime.now(UTC)).total_seconds(), 0) + 0.02)
+    assert "passing" not in await ids_of(bench.knowledge.bind(SCOPE))
+    stores += [(await view_of(bench, trial_id=trial)).knowledge_store for trial in ("t1", "t2")]
+    for store in stores:
+        assert await ids_of(store) == ["cold-room", "lamp", "passing"]
+        assert "3333" in await answer(store)
+
+
+@pytest.mark.parametrize("name", ["omit", "replace", "inject"])
+async def test_a_later_trial_of_an_accumulating_candidate_changes_nothing_more(name: str) -> None:
+    """The effect is there since the first trial; the second one has it as well, and applies nothing."""
+    bench, held = await Bench().open(), []
+    for trial_id in ("t1", "t2"):
+        mode = AgentSnapshotTrialStateMode.ACCUMULATE_WITHIN_CANDIDATE
+        request = bench.request(ARMS[name][0], trial_id=trial_id, mode=mode)
+        outcome = await bench.study.executor.execute_trial(request)
+        assert outcome.receipt is not None
+        assert (outcome.receipt.status, outcome.receipt.changed_count) == ("applied", 1)
+        assert outcome.execution.status == "completed"
+        found = await overlay_of(bench, request)
+        held.append((found["entries"], found["hidden"]))
+        assert len(found["operations"]) == len(held)
+    assert held[0] == held[1]

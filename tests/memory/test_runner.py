@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from memory.support import CODE, KEY, QUESTION, SAYS, SCOPE, Bench, JournalProxy, Lost, arm, at, change, once, texts
+from memory.support import (
+    CODE,
+    KEY,
+    QUESTION,
+    SAYS,
+    SCOPE,
+    Bench,
+    HandClock,
+    JournalProxy,
+    Lost,
+    arm,
+    at,
+    change,
+    once,
+    texts,
+)
 from runtime.support import (
     FakePolicy,
     FakeTool,
@@ -20,8 +37,9 @@ from runtime.support import (
     waiting_ids,
 )
 
-from cayu import AgentSpec, CayuApp, Message, ResumeRequest, run_to_completion
+from cayu import AgentSpec, CayuApp, Message, ResumeRequest, ToolContext, run_to_completion
 from cayu.errors import InvalidInput, MemoryInterventionExecutionConflict, SessionReserved, StoreFull
+from cayu.events import EventType as E
 from cayu.experiments import StudyStores, omit_expected, recall_off
 from cayu.identity import ExecutionProfileBehaviorIdentity
 from cayu.memory import (
@@ -31,13 +49,14 @@ from cayu.memory import (
     MemoryInterventionRuntimeResult,
     MemoryInterventionRuntimeRunner,
 )
+from cayu.memory import runner as running
 from cayu.memory.applications import TrialApplicationFactory
 from cayu.providers import ModelProvider, ScriptedModelProvider
 from cayu.providers.base import ModelRequest, ModelStreamEvent
 from cayu.recall import AutomaticRecallPolicy, MemoryAttributionBounds
 from cayu.sessions import RecoveryPlanRequest
-from cayu.storage import SQLiteSessionStore
-from cayu.tools import KnowledgeReadTool, KnowledgeSearchTool, SubagentTool, ToolPolicyDecision
+from cayu.storage import InMemoryMemoryInterventionExecutionStore, SQLiteSessionStore
+from cayu.tools import KnowledgeReadTool, KnowledgeSearchTool, SubagentTool, ToolPolicyDecision, ToolResult
 
 OFF = AutomaticRecallPolicy(mode="off")
 
@@ -461,3 +480,106 @@ async def test_an_approval_ends_a_trial_as_failed_and_can_still_be_decided() -> 
     await play(app.resolve_tool_approval(approval(waiting, session_id=record.session_id)))
     assert len(tool.calls) == 1
     assert await bench.executor().execute_trial(bench.request()) == outcome
+
+
+@pytest.mark.requirement("B055")
+async def test_a_session_whose_log_cannot_be_read_ends_its_trial_as_unknown() -> None:
+    bench = await Bench().open()
+    request = bench.request()
+    journal = JournalProxy(bench.stores.executions, before=at("runtime_terminal", once()))
+    with pytest.raises(Lost):
+        await bench.executor(executions=journal).execute_trial(request)
+    stored = bench.stores.sessions._streams[request.session_id].records  # type: ignore[attr-defined]
+    stored[1] = dataclasses.replace(stored[1], body=b'{"nonsense":1}')
+    outcome = await bench.study.executor.execute_trial(request)
+    record = outcome.execution
+    assert (record.status, record.phase) == ("outcome_unknown", "finalized")
+    payload = record.runtime_result_payload
+    assert payload is not None
+    assert (payload["terminal_evidence_available"], payload["terminal_evidence_limitation"]) == (
+        False,
+        "evidence_read_failed",
+    )
+    assert outcome.eval_result is not None
+    assert (outcome.eval_result.status, outcome.eval_result.error) == ("unavailable", "unreadable_session")
+    assert outcome.binding is not None
+    assert outcome.binding.attribution.status == "unavailable"
+    assert await bench.executor().execute_trial(request) == outcome
+
+
+async def test_an_owner_that_ends_slowly_is_asked_once_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease of the first executor's dispatch has run out, but its session lives; the second is cancelled."""
+    monkeypatch.setattr(running, "WAIT_SECONDS", 0.005)
+    clock, gate = HandClock(), asyncio.Event()
+
+    async def stubborn(ctx: ToolContext, args: dict[str, Any]) -> ToolResult:
+        while not gate.is_set():
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                continue
+        return ToolResult(content="done")
+
+    tool = FakeTool("stubborn", stubborn)
+    bench = await Bench(provider=ScriptedModelProvider([calls("stubborn"), "done"]), tools=[tool]).open()
+    journal = InMemoryMemoryInterventionExecutionStore(ownership_clock=clock)
+    request = bench.request()
+    first = asyncio.ensure_future(bench.executor(executions=journal).execute_trial(request))
+    await tool.entered.wait()
+    clock.advance(60)
+    second = asyncio.ensure_future(bench.executor(executions=journal).execute_trial(request))
+    await asyncio.sleep(0.05)
+    second.cancel()
+    await asyncio.sleep(0.2)
+    assert not second.done()
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    assert (await first).execution.status == "cancelled"
+    kinds = [record.type for record in (await log_of(bench.apps[-1], request.session_id)).records]
+    assert kinds.count(E.SESSION_INTERRUPT_REQUESTED) == 1
+    assert kinds[-1] == E.SESSION_INTERRUPTED
+
+
+@pytest.mark.requirement("B056")
+async def test_a_child_of_a_trials_session_is_gone_on_with_by_nobody_else() -> None:
+    provider = ScriptedModelProvider([calls(("ask_child", {"task": "look"})), "done"])
+    bench = await Bench(provider=provider, tools=[SubagentTool("child")], more=with_child).open()
+    execution = (await bench.execute()).execution
+    sessions: Any = bench.stores.sessions
+    (child,) = [name for name in sessions._streams if name != execution.session_id]
+    store = bench.knowledge.bind(SCOPE)
+    app = bench.build_app(
+        session_store=sessions, knowledge_store=store, budget_ledger=bench.ledger, recall=bench.recall
+    )
+    before = (await log_of(app, child)).head.state.version
+    with pytest.raises(SessionReserved, match=execution.execution_id):
+        await play(app.resume(ResumeRequest(session_id=child, messages=(Message.text("user", "And now?"),))))
+    assert (await log_of(app, child)).head.state.version == before
+    assert bench.apps[-1] is app
+    assert (await bench.execute()).execution == execution
+
+
+@pytest.mark.parametrize("body", [b'{"nonsense":1}', b"{"], ids=["of other fields", "cut off"])
+async def test_a_childs_log_that_cannot_be_read_leaves_no_complete_attribution_and_an_ended_trial(body: bytes) -> None:
+    def more(app: CayuApp) -> None:
+        app.register_agent(AgentSpec(name="child", model="m", provider_name="child"), recall=AutomaticRecallPolicy())
+        app.register_provider(ScriptedModelProvider(["the child's answer"], name="child"))
+
+    provider = ScriptedModelProvider([calls(("ask_child", {"task": QUESTION})), "done"])
+    bench = await Bench(provider=provider, tools=[SubagentTool("child")], more=more).open()
+    request = bench.request()
+    journal = JournalProxy(bench.stores.executions, before=at("runtime_terminal", once()))
+    with pytest.raises(Lost):
+        await bench.executor(executions=journal).execute_trial(request)
+    streams = bench.stores.sessions._streams  # type: ignore[attr-defined]
+    (child,) = [name for name in streams if name != request.session_id]
+    stored = streams[child].records
+    (place,) = [number for number, record in enumerate(stored) if record.type == E.RECALL_COMPLETED]
+    stored[place] = dataclasses.replace(stored[place], body=body)
+    outcome = await bench.study.executor.execute_trial(request)
+    assert outcome.execution.phase == "finalized"
+    assert outcome.binding is not None
+    assert outcome.binding.attribution.status != "complete"
+    assert not outcome.binding.proves_no_memory_exposure
+    assert await bench.executor().execute_trial(request) == outcome

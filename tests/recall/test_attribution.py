@@ -304,3 +304,13 @@ def test_items_seen_are_those_given_as_text() -> None:
     log = records(*TWO, read(["t", 4]), read("junk"))
     assert items_seen(log) == {("knowledge", "a", 1), ("knowledge", "d", 1), ("knowledge", "t", 4)}
     assert items_seen(records(exposed(1, item("m", source="transcript")))) == {("transcript", "m", 1)}
+
+
+def test_a_recall_that_failed_leaves_no_complete_attribution() -> None:
+    """Memory was to stand before the model and did not, so an empty attribution proves nothing."""
+    failed = (E.RECALL_FAILED, {"recall": 1, "step": 1, "code": "timed_out"})
+    found = project(failed, started(1))
+    assert (found.status, found.truncated, found.reason, found.is_empty) == ("truncated", True, "recall_failed", False)
+    assert (found.observed_exposures, found.omitted_exposures_at_least) == (0, 0)
+    later = project(*ONE, started(1), (E.RECALL_FAILED, {"recall": 2, "step": 2, "code": "error"}), started(2))
+    assert (later.status, later.reason, later.observed_receipts) == ("truncated", "recall_failed", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -500,3 +501,17 @@ async def test_a_foreign_record_in_the_log_is_a_fence() -> None:
     with pytest.raises(SessionRunFenced):
         await asyncio.wait_for(task, 2)
     assert len((await log_of(app)).records) == head.version + 1
+
+
+@pytest.mark.parametrize("role", ["", ownership.RECOVERING])
+def test_an_owner_id_is_short_on_a_machine_of_a_long_name(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has to cut it, so its claim is known again while it lives, and gone once it is forgotten."""
+    here = (f"{'n' * 64}/{'1' * 32}", "2" * 36, "pid:[4026531836]")
+    monkeypatch.setattr(platform, "node", lambda: "n" * 64)
+    monkeypatch.setattr(ownership, "_here", lambda: here)
+    owner = ownership.new_owner(role)
+    assert len(owner) <= 256
+    assert owner.startswith(f"{role}process {os.getpid()} on {'n' * 24} [")
+    assert not ownership.is_gone(owner)
+    ownership.forget(owner)
+    assert ownership.is_gone(owner)
