@@ -241,7 +241,9 @@ def _check_parts(cases: Sequence[EvalCase], key: object, scoring: object) -> Non
 async def _keep_key(documents: AgentSnapshotStore, key: MemoryInterventionRequestFingerprintKey) -> None:
     """Make sure that a key's id means the secret that it has always meant in this store."""
     mark = {"mark": keyed_fingerprint(key.secret, "cayu.request-key-mark", key.key_id)}
-    found = await documents.transact(KEYS, key.key_id, lambda current, _: mark if current is None else None)
+    found = await documents.read(KEYS, key.key_id)
+    if found is None:
+        found = await documents.transact(KEYS, key.key_id, lambda current, _: mark if current is None else None)
     if found != mark:
         words = "is not the one that the trials of this store were begun under"
         raise InvalidInput(

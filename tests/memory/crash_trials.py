@@ -188,7 +188,7 @@ class Laboratory(NamedTuple):
 
     def request(self, number: int = 0) -> MemoryInterventionTrialRequest:
         """The request for one trial of the case, the same in every process."""
-        request = self.study.request(PlannedTrial(CASE, REPLACED, 1, f"trial/{number}", "trial"), TIMEOUT_SECONDS)
+        request = self.study.request(PlannedTrial(CASE, REPLACED, 1, f"trial/{number}", "trial"))
         for component in self.told:
             component.executions[request.trial_id] = request.execution_id
         return request
