@@ -39,7 +39,7 @@ from cayu.storage import InMemoryKnowledgeStore
 KEY = MemoryInterventionRequestFingerprintKey("k1", b"a secret of experiments")
 SCOPE = KnowledgeAccessScope(allowed_namespaces=("default",))
 ENTRIES = (
-    KnowledgeEntry(id="door", title="Door code", text="The door code of the cold room is 4711."),
+    KnowledgeEntry(id="door", title="Door code", text="The door code of the cold room is K4711."),
     KnowledgeEntry(id="lamp", title="Lamp", text="The broken lamp of the microscope is the left one."),
     KnowledgeEntry(id="key", title="Spare key", text="The spare key of the greenhouse hangs in the office."),
     KnowledgeEntry(id="cat", title="Cat", text="The cat of the institute eats at noon."),
@@ -48,7 +48,7 @@ CASES = (
     EvalCase(
         case_id="q-door",
         question="What is the door code of the cold room?",
-        expected_answer="4711",
+        expected_answer="K4711",
         expected_entries=("door",),
         topic="rooms",
     ),

@@ -104,7 +104,7 @@ async def test_a_study_keeps_the_memory_that_it_captured():
     lab = await Lab().open()
     await lab.knowledge.create_entry(KnowledgeEntry(id="later", text="The door code of the cold room is 1234."))
     await lab.knowledge.append_entry_revision(
-        ENTRIES[0].model_copy(update={"text": "The door code of the cold room is 9999."}), expected_revision=1
+        ENTRIES[0].model_copy(update={"text": "The door code of the cold room is K9999."}), expected_revision=1
     )
     run = await run_experiment(Experiment(CASES[:1], [baseline(), omit_expected()]), lab.study)
     found = {record.intervention: record for record in run.records}

@@ -452,7 +452,7 @@ async def test_errors_are_logged_once_of_each_kind_without_the_words_of_foreign_
         nonlocal built
         built += 1
         if built > 2:
-            raise (InvalidInput("no such tool") if built % 2 else RuntimeError("the door code is 4711"))
+            raise (InvalidInput("no such tool") if built % 2 else RuntimeError("the door code is K4711"))
 
     caplog.set_level(logging.DEBUG)
     lab = await Lab(building=building).open()
@@ -461,4 +461,4 @@ async def test_errors_are_logged_once_of_each_kind_without_the_words_of_foreign_
     assert len(run.failures) == len(EXPERIMENT.trials())
     told = [record.getMessage() for record in caplog.records if record.name == "cayu.experiments"]
     assert [words.rpartition(": ")[2] for words in told] == ["no such tool", "RuntimeError"]
-    assert "4711" not in caplog.text
+    assert "K4711" not in caplog.text

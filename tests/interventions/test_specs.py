@@ -207,12 +207,12 @@ def test_a_fixture_becomes_an_entry_with_its_content() -> None:
 
 
 def test_an_error_names_the_item_and_not_its_content() -> None:
-    hidden = make_fixture("The code of the safe is 4711.")
+    hidden = make_fixture("The code of the safe is K4711.")
     change = MemoryInterventionChange(entry_id="safe", revision=0, fixture=hidden)
     with pytest.raises(ValidationError) as caught:
         make_spec("replace_items", changes=(change,))
     assert "'safe'" in str(caught.value)
-    assert "4711" not in str(caught.value)
+    assert "K4711" not in str(caught.value)
 
 
 def test_a_spec_of_plain_values_is_the_same_spec() -> None:

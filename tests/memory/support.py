@@ -53,7 +53,7 @@ from cayu.tools import Tool, ToolPolicy
 SECRET = b"a secret that nobody may ever see"
 KEY = MemoryInterventionRequestFingerprintKey("k1", SECRET)
 SCOPE = KnowledgeAccessScope(allowed_namespaces=("default",))
-CODE = "4711"
+CODE = "K4711"  # with a letter that no hexadecimal digest can hold by chance
 SAYS = f"The door code of the cold room is {CODE}."
 QUESTION = "What is the door code of the cold room?"
 CASE = EvalCase(case_id="door", question=QUESTION, expected_answer=CODE, expected_entries=("cold-room",))
@@ -62,7 +62,7 @@ ENTRIES = (
     KnowledgeEntry(id="cold-room", title="Cold room", text=SAYS),
     KnowledgeEntry(id="lamp", title="Lamps", text="The left lamp of the microscope is broken."),
     KnowledgeEntry(
-        id="secret", title="Cold room", text="The door code of the cold room is 9999.", visibility="private"
+        id="secret", title="Cold room", text="The door code of the cold room is K9999.", visibility="private"
     ),
 )
 ROOM = EnvironmentSpec(

@@ -96,7 +96,7 @@ async def test_the_agent_answers_from_the_changed_memory(name: str, answer: str)
     assert outcome.eval_result is not None
     assert outcome.eval_result.final_output is not None
     assert answer in outcome.eval_result.final_output
-    assert "9999" not in outcome.eval_result.final_output
+    assert "K9999" not in outcome.eval_result.final_output
 
 
 @pytest.mark.requirement("B043", "B044")
@@ -350,7 +350,7 @@ async def test_an_overlay_reads_at_its_frontier_and_through_its_scope() -> None:
     bench = await Bench().open()
     view = await view_of(bench, ARMS["replace"][0])
     store = view.knowledge_store
-    await bench.knowledge.create_entry(KnowledgeEntry(id="later", text="The door code of the cold room is 7777."))
+    await bench.knowledge.create_entry(KnowledgeEntry(id="later", text="The door code of the cold room is K7777."))
     lamp = await bench.knowledge.get_entry("lamp", access_scope=SCOPE)
     await bench.knowledge.append_entry_revision(lamp.model_copy(update={"text": "Repaired."}), expected_revision=1)
     assert await ids_of(store) == ["cold-room", "lamp"]
@@ -361,7 +361,7 @@ async def test_an_overlay_reads_at_its_frontier_and_through_its_scope() -> None:
             await store.get_entry(hidden)
     found = await answer(store)
     assert "1234" in found
-    assert not any(code in found for code in (CODE, "7777", "9999"))
+    assert not any(code in found for code in (CODE, "K7777", "K9999"))
     with pytest.raises(KnowledgeScopeError):
         await store.list_entries(KnowledgeAccessScope(allow_all_namespaces=True))
     empty = await store.search_at_frontier(KnowledgeQuery(text="lamp"), 0)

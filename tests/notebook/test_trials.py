@@ -110,7 +110,7 @@ def test_a_recall_is_a_row_for_each_memory_considered(lab: Lab) -> None:
     assert frame["place"].tolist() == list(range(1, len(frame) + 1))
     assert frame["score"].between(0, 1).all()
     assert (best["recall"], best["step"], best["revision"]) == (1, 1, 1)
-    assert best["bytes"] == len("The door code of the cold room is 4711.")
+    assert best["bytes"] == len("The door code of the cold room is K4711.")
     assert abs((best["at"] - datetime.now(UTC)).total_seconds()) < 600
     left_out = frame[frame["disposition"] == "left_out"]
     assert left_out["title"].isna().all()  # the text of what was not let in is in no receipt
@@ -150,7 +150,7 @@ def test_trials_are_of_the_latest_run_of_each_name(lab: Lab) -> None:
     assert wrong["intervention"].value_counts().to_dict() == {"recall_off": 3, "omit_expected": 3}
     assert wrong["score"].tolist() == [0.0] * 6
     right = lab.trials_df({"intervention": "baseline", "score >=": 1, "case_id": "q-door"})
-    assert right["answer"].str.contains("4711").all()
+    assert right["answer"].str.contains("K4711").all()
     assert right["expected_seen"].all()
     assert set(right["exposures"]) == {1}
     assert (right["duration_ms"] > 0).all()
