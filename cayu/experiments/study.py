@@ -198,13 +198,16 @@ class MemoryStudy:
                     "which the agent may not read; give it those of what it replaces or stands beside."
                 )
 
-    def request(self, planned: PlannedTrial) -> MemoryInterventionTrialRequest:
-        """Return the request for one planned trial: the case's question, put to the agent."""
+    def request(self, planned: PlannedTrial, attempt: int = 1) -> MemoryInterventionTrialRequest:
+        """Return the request for one planned trial: the case's question, put to the agent.
+
+        `attempt`, from 1, is counted up for a trial whose attempts so far were cancelled.
+        """
         subject, arm, case = self.subject, planned.intervention.name, planned.case
         return MemoryInterventionTrialRequest(
             spec=self._spec(planned.intervention, planned.case),
             candidate_id=arm,
-            trial_id=f"{planned.trial_id}@{self._content(planned)}",
+            trial_id=f"{planned.trial_id}@{self._content(planned, attempt)}",
             case=case.contract,
             run_request=RunRequest(
                 agent_name=subject.agent_name,
@@ -218,13 +221,14 @@ class MemoryStudy:
             timeout_seconds=subject.timeout_seconds,
         )
 
-    def _content(self, planned: PlannedTrial) -> str:
+    def _content(self, planned: PlannedTrial, attempt: int) -> str:
         """Return a digest of what is asked, so that an arm or a case that has changed has trials of its own."""
         subject, case = self.subject, planned.case.contract
         budgets = [limit.model_dump(mode="json") for limit in subject.budget_limits]
         limits = [subject.limits.model_dump(mode="json"), budgets, subject.timeout_seconds]
         spec = self._spec(planned.intervention, planned.case).fingerprint
-        return fingerprint("cayu.experiment-trial", [spec, case.case_revision, limits])[:CONTENT_CHARS]
+        asked = [spec, case.case_revision, limits, *([attempt] if attempt > 1 else [])]
+        return fingerprint("cayu.experiment-trial", asked)[:CONTENT_CHARS]
 
 
 def _check_parts(cases: Sequence[EvalCase], key: object, scoring: object) -> None:

@@ -6,12 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from cayu.errors import CayuError, InvalidInput
 from cayu.experiments.design import Experiment, PlannedTrial
 from cayu.experiments.study import MemoryStudy
 from cayu.interventions.comparability import MemoryInterventionComparability, MemoryInterventionMismatch
 from cayu.interventions.evidence import MemoryInterventionReceiptStatus, MemoryInterventionTrialBinding
+from cayu.interventions.phases import MemoryInterventionExecutionStatus
 from cayu.interventions.results import MemoryInterventionTrialOutcome
 from cayu.messages import Frozen
 from cayu.shielding import is_cancelling
@@ -119,9 +121,9 @@ async def run_experiment(
     """Run every trial, `concurrency` at once, and return what came of them.
 
     Safe to repeat after a crash or a cancellation, with the same study. A trial that cannot be executed is recorded and
-    the others go on. A cancellation begins no more trials and waits for those in work; a second one stops them, and
-    they are recorded as cancelled for good. `progress` is called after each trial; `run` is filled in place, for those
-    who look on. Raises `InvalidInput`, before any trial, for an arm that does not fit a case.
+    the others go on. A cancellation begins no more trials and waits for those in work; a second one stops them, and the
+    next run gives each a new attempt, in a session of its own. `progress` is called after each trial; `run` is filled
+    in place, for those who look on. Raises `InvalidInput`, before any trial, for an arm that does not fit a case.
     """
     if type(concurrency) is not int or concurrency < 1:
         raise InvalidInput("concurrency is a whole number from 1 on.")
@@ -184,7 +186,7 @@ async def _record(run: ExperimentRun, study: MemoryStudy, planned: PlannedTrial)
     try:
         if not planned.intervention.applies_to(planned.case, study.memories):
             return TrialRecord(**known, status=NOT_APPLICABLE)
-        outcome = await study.executor.execute_trial(study.request(planned))
+        outcome = await _executed(study, planned)
     except asyncio.CancelledError:
         if is_cancelling():
             raise
@@ -198,6 +200,17 @@ async def _record(run: ExperimentRun, study: MemoryStudy, planned: PlannedTrial)
     if outcome.binding is not None:
         run.bindings[planned.trial_id] = outcome.binding
     return TrialRecord(**known, **_found(outcome))
+
+
+async def _executed(study: MemoryStudy, planned: PlannedTrial) -> MemoryInterventionTrialOutcome:
+    """Execute a trial; one that was cancelled in an earlier run has no result, and is attempted anew."""
+    for attempt in count(1):
+        request = study.request(planned, attempt)
+        before = await study.executor.executions.load(request.execution_id)
+        outcome = await study.executor.execute_trial(request)
+        if before is None or outcome.execution.status is not MemoryInterventionExecutionStatus.CANCELLED:
+            break
+    return outcome
 
 
 def _found(outcome: MemoryInterventionTrialOutcome) -> dict[str, object]:

@@ -35,7 +35,7 @@ from cayu.sessions.streams import SessionStore
 
 T = TypeVar("T")
 STOPPING_SECONDS = 5.0
-"""How long the end of a lab waits for trials in work before it stops them for good."""
+"""How long the end of a lab waits for trials in work before it stops them; the next run attempts them anew."""
 _stores: WeakKeyDictionary[MemoryStudy, SessionStore] = WeakKeyDictionary()
 """The session store that each study was made on; a restart of its lab closes it."""
 
@@ -158,7 +158,7 @@ class Experimenting(ABC):
         return list({handle.experiment.name: handle.run for handle in self.experiments}.values())
 
     async def _end_experiments(self) -> None:
-        """End what runs: no more trials begin, those in work end, and slow ones are stopped for good."""
+        """End what runs: no more trials begin, those in work end, and slow ones are stopped."""
         stopping = [handle._stop() for handle in self.experiments if not handle.done]
         if not stopping:
             return

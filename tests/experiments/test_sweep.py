@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -238,25 +239,43 @@ async def test_a_cancelled_sweep_goes_on_without_running_a_session_twice(tmp_pat
         lab = await Lab(provider=provider, stores=stores_at(path)).open()
     again = await sweep(lab)
     found = by_id(again)
-    assert provider.asked == len(EXPERIMENT.trials())
+    stopped = concurrency if twice else 0  # they are attempted anew, each in a session of its own
+    assert provider.asked == len(EXPERIMENT.trials()) + stopped
     assert {name: found[name] for name in by_id(cut)} == by_id(cut)
     assert by_id(await sweep(lab)) == found
+    assert provider.asked == len(EXPERIMENT.trials()) + stopped
     assert set((await started(lab.stores.sessions, again)).values()) == {1}
-    assert len(await sessions_of(lab)) == len(EXPERIMENT.trials())
+    assert len(await sessions_of(lab)) == len(EXPERIMENT.trials()) + stopped
     assert {record.status for record in cut.records} == {"completed"}
-    assert {record.status for record in again.failures} == ({"cancelled"} if twice else set())
-    assert len(again.failures) == (concurrency if twice else 0)
+    assert again.failures == []
     await lab.stores.aclose()
 
 
-async def test_trials_that_were_stopped_are_counted_as_unscored():
+async def test_a_trial_that_was_stopped_is_attempted_anew_as_often_as_it_takes():
     provider = Gauge()
     lab = await Lab(provider=provider).open()
-    await cancelled_after(lab, provider, 2, 2, twice=True)
+    for _ in range(3):  # the second and the third time, what stands before the model are new attempts
+        await cancelled_after(lab, provider, 2, 2, twice=True)
     again = await sweep(lab)
-    assert {(record.status, record.failure) for record in again.failures} == {("cancelled", "runtime_cancelled")}
-    pairs = [pair for pair in again.pairs() if pair.difference is None]
-    assert sum(effect.unscored for effect in estimate_effects(again)) == len(pairs) >= 1
+    assert again.failures == []
+    assert by_id(again).keys() == {planned.trial_id for planned in EXPERIMENT.trials()}
+    page = await lab.stores.sessions.heads(HeadQuery(limit=1000))
+    found = Counter(str(head.state.status) for head in page.rows)
+    assert found == {"completed": len(EXPERIMENT.trials()), "interrupted": 3 * 2}
+    read_back = await sweep(lab)
+    assert by_id(read_back) == by_id(again)
+    assert provider.asked == found.total()
+    assert all(effect.unscored == 0 for effect in estimate_effects(again))
+    assert all(not pair.mismatches for pair in again.pairs())
+
+
+async def test_a_study_gives_every_attempt_a_request_of_its_own():
+    study, planned = (await Lab().open()).study, EXPERIMENT.trials()[0]
+    requests = [study.request(planned, attempt) for attempt in (1, 2, 3)]
+    assert requests[0] == study.request(planned)
+    assert len({request.execution_id for request in requests}) == 3
+    assert len({request.session_id for request in requests}) == 3
+    assert {len(request.trial_id) for request in requests} == {len(requests[0].trial_id)}
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
