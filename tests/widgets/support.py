@@ -6,15 +6,18 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ipywidgets
 
 from cayu import AgentSpec, CayuApp, ToolEffect
+from cayu.errors import LabClosed
 from cayu.notebook import Lab
 from cayu.providers import ModelStreamEvent, ScriptedModelProvider
 from cayu.providers.scripted import Batch
 from cayu.tools import AskUserTool, ByEffectToolPolicy, ToolPolicy, tool
+from cayu_widgets.live import _listening
 
 PATIENCE = 10.0
 AGENT = "clerk"
@@ -78,11 +81,14 @@ def factory(
 
 
 def until(holds: Callable[[], object], what: str = "") -> None:
-    """Wait until something holds."""
+    """Wait until something holds, and until what has made it so is at its end on the loops of the labs."""
     deadline = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < deadline, f"waited {PATIENCE:g} s in vain for {what or holds}"
         time.sleep(0.01)
+    for lab in list(_listening):
+        with suppress(LabClosed):
+            lab.call(asyncio.sleep(0))
 
 
 def inside(widget: ipywidgets.Widget) -> list[ipywidgets.Widget]:

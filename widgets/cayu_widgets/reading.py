@@ -36,16 +36,16 @@ class Reading(Live):
 
     def fail(self, error: BaseException) -> None:
         """Say that nothing could be read now, and keep why."""
-        self.say("error", "error", f"What is below was read earlier; it is {time_now()} now.")
         super().fail(error)
+        self.say("error", "error", f"What is below was read earlier; it is {time_now()} now.")
 
     def say_old(self) -> None:
         """Say that the lab has gone on without what is shown."""
         self.say("stale", "stale", LAB_CLOSED)
 
     def say(self, state: str, words: str, note: str = "") -> None:
-        """Set the state, its words in the heading, and a note below it."""
-        self.state = state
+        """Show a state in words in the heading, with a note below it; `state` itself tells once all is shown."""
         kind = "live-now" if state == "live" else state
         self._head.value = panel(self.title, words, [], kind=kind)
         self._note.value = aside(note) if note else ""
+        self.state = state
