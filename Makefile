@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MINIMUM := 3.11
 
+# The tests start hundreds of processes; compiled modules spare each of them a part of its start.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo lab check test bench clean
 
 $(STAMP): pyproject.toml
@@ -27,7 +30,7 @@ check: $(STAMP)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -q -m "not slow and not exhaustive" -n auto --maxprocesses 4 --dist worksteal
+	@$(BIN)/python -m pytest -q -p no:nbmake -m "not slow and not exhaustive" -n auto --maxprocesses 4 --dist worksteal
 
 test: check
 	@$(BIN)/python -m pytest -q -m "slow or exhaustive"

@@ -48,6 +48,8 @@ from cayu.sessions.streams import (
     is_owned,
 )
 
+pytestmark = pytest.mark.exhaustive
+
 EXPLORING = os.environ.get("CAYU_EXPLORE") == "1"
 
 

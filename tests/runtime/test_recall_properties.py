@@ -33,6 +33,8 @@ from cayu.sessions import fold
 from cayu.sessions.streams import StoredRecord
 from cayu.storage import InMemoryKnowledgeStore
 
+pytestmark = pytest.mark.exhaustive
+
 RECALLS = {E.RECALL_COMPLETED, E.RECALL_FAILED}
 FAILING, HANGING, SLOW, EMPTY = 5, 7, 3, 4
 """Every so many searches: raise, take too long, take long, find nothing."""

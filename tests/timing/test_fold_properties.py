@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from timing.support import lasted, ns, took
@@ -15,6 +16,8 @@ from cayu.testing import FakeClock
 from cayu.timing.fold import record_of
 from cayu.timing.marks import Attempt, Line
 from cayu.timing.phases import CONSUMER, ROUND_PHASES, UNATTRIBUTED, WAITS
+
+pytestmark = pytest.mark.exhaustive
 
 CALLS = ("c1", "c2")
 PHASES = tuple(name for name in ROUND_PHASES if name not in WAITS and name != UNATTRIBUTED)
