@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import count
 
 from cayu.errors import CayuError, InvalidInput
 from cayu.experiments.design import Experiment, PlannedTrial
@@ -21,6 +20,14 @@ from cayu.shielding import is_cancelling
 logger = logging.getLogger("cayu.experiments")
 
 DEFAULT_CONCURRENCY = 4
+STOPPED = MemoryInterventionExecutionStatus.CANCELLED
+RETRIABLE = (
+    STOPPED,
+    MemoryInterventionExecutionStatus.FAILED,
+    MemoryInterventionExecutionStatus.TIMED_OUT,
+    MemoryInterventionExecutionStatus.OUTCOME_UNKNOWN,
+)
+"""What an attempt may have come to that a later run can be asked to try anew."""
 
 
 class TrialRecord(Frozen):
@@ -33,6 +40,8 @@ class TrialRecord(Frozen):
     repeat: int
     status: str
     """The execution's status; `error` when it could not be executed, `not_applicable` when nothing is to be done."""
+    attempt: int = 1
+    """From 1; counted up when a trial whose attempt came to no result is attempted anew."""
     phase: str | None = None
     score: float | None = None
     """From 0 to 1; None when there is no evaluation."""
@@ -117,16 +126,19 @@ async def run_experiment(
     concurrency: int = DEFAULT_CONCURRENCY,
     progress: Progress | None = None,
     run: ExperimentRun | None = None,
+    retry: Collection[str] = (),
 ) -> ExperimentRun:
     """Run every trial, `concurrency` at once, and return what came of them.
 
     Safe to repeat after a crash or a cancellation, with the same study. A trial that cannot be executed is recorded and
     the others go on. A cancellation begins no more trials and waits for those in work; a second one stops them, and the
-    next run gives each a new attempt, in a session of its own. `progress` is called after each trial; `run` is filled
-    in place, for those who look on. Raises `InvalidInput`, before any trial, for an arm that does not fit a case.
+    next run gives each a new attempt, in a session of its own. `retry` names what else is attempted anew when an
+    earlier run left it so: `failed`, `timed_out`, `outcome_unknown`. `progress` is called after each trial; `run` is
+    filled in place, for those who look on. Raises `InvalidInput`, before any trial, for an arm that fits no case.
     """
     if type(concurrency) is not int or concurrency < 1:
         raise InvalidInput("concurrency is a whole number from 1 on.")
+    anew = _statuses(retry)
     study.check(experiment)
     run = run or ExperimentRun(experiment)
     if run.experiment != experiment:
@@ -139,7 +151,7 @@ async def run_experiment(
     async def work() -> None:
         while waiting:
             planned = waiting.pop()
-            run.records.append(await _record(run, study, planned))
+            run.records.append(await _record(run, study, planned, anew))
             _tell(progress, run)
 
     tasks = [asyncio.create_task(work(), name="cayu trial") for _ in range(min(concurrency, run.total))]
@@ -175,7 +187,16 @@ def _tell(progress: Progress | None, run: ExperimentRun) -> None:
         logger.warning("the progress of experiment %r could not be told", run.experiment.name, exc_info=True)
 
 
-async def _record(run: ExperimentRun, study: MemoryStudy, planned: PlannedTrial) -> TrialRecord:
+def _statuses(retry: Collection[str]) -> frozenset[str]:
+    """Return the statuses that are attempted anew. Raises `InvalidInput` for one that is not."""
+    named = (retry,) if isinstance(retry, str) else tuple(retry)
+    for status in named:
+        if status not in RETRIABLE:
+            raise InvalidInput(f"retry names statuses of trials out of {', '.join(RETRIABLE)}; {status!r} is none.")
+    return frozenset({STOPPED, *named})
+
+
+async def _record(run: ExperimentRun, study: MemoryStudy, planned: PlannedTrial, anew: Set[str]) -> TrialRecord:
     known = {
         "trial_id": planned.trial_id,
         "case_id": planned.case.case_id,
@@ -186,7 +207,7 @@ async def _record(run: ExperimentRun, study: MemoryStudy, planned: PlannedTrial)
     try:
         if not planned.intervention.applies_to(planned.case, study.memories):
             return TrialRecord(**known, status=NOT_APPLICABLE)
-        outcome = await _executed(study, planned)
+        attempt, outcome = await _executed(study, planned, anew)
     except asyncio.CancelledError:
         if is_cancelling():
             raise
@@ -199,18 +220,24 @@ async def _record(run: ExperimentRun, study: MemoryStudy, planned: PlannedTrial)
         return TrialRecord(**known, status=ERROR, failure=name)
     if outcome.binding is not None:
         run.bindings[planned.trial_id] = outcome.binding
-    return TrialRecord(**known, **_found(outcome))
+    return TrialRecord(**known, attempt=attempt, **_found(outcome))
 
 
-async def _executed(study: MemoryStudy, planned: PlannedTrial) -> MemoryInterventionTrialOutcome:
-    """Execute a trial; one that was cancelled in an earlier run has no result, and is attempted anew."""
-    for attempt in count(1):
-        request = study.request(planned, attempt)
-        before = await study.executor.executions.load(request.execution_id)
+async def _executed(
+    study: MemoryStudy, planned: PlannedTrial, anew: Set[str]
+) -> tuple[int, MemoryInterventionTrialOutcome]:
+    """Bring a trial's latest attempt to its end and return it, or a new one when that ended so in an earlier run."""
+    attempt, request = 1, study.request(planned)
+    begun_before = await study.executor.executions.load(request.execution_id) is not None
+    while True:
         outcome = await study.executor.execute_trial(request)
-        if before is None or outcome.execution.status is not MemoryInterventionExecutionStatus.CANCELLED:
-            break
-    return outcome
+        if not begun_before or outcome.execution.status not in RETRIABLE:
+            return attempt, outcome
+        request = study.request(planned, attempt + 1)
+        begun_before = await study.executor.executions.load(request.execution_id) is not None
+        if not begun_before and outcome.execution.status not in anew:
+            return attempt, outcome
+        attempt += 1
 
 
 def _found(outcome: MemoryInterventionTrialOutcome) -> dict[str, object]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Coroutine, Generator, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -110,13 +110,15 @@ class Experimenting(ABC):
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
         progress: Progress | None = None,
+        retry: Collection[str] = (),
     ) -> ExperimentHandle:
         """Start an experiment and return at once; `wait()` on the handle, or `await` it, for its end.
 
-        Trials that were run before are read from the journal. `progress` is called after each trial, on the lab's loop.
+        Trials that were run before are read from the journal, and those that came to no result are attempted anew if
+        `retry` names their status. `progress` is called after each trial, on the lab's loop.
         Raises `InvalidInput` while an experiment of that name runs, and for a study from before a restart of the lab.
         """
-        return self.call(self._begin(experiment, study, concurrency, progress))
+        return self.call(self._begin(experiment, study, concurrency, progress, retry))
 
     async def aexperiment(
         self,
@@ -125,12 +127,18 @@ class Experimenting(ABC):
         *,
         concurrency: int = DEFAULT_CONCURRENCY,
         progress: Progress | None = None,
+        retry: Collection[str] = (),
     ) -> ExperimentHandle:
         """Await `experiment`: its beginning, and not its end."""
-        return await self.acall(self._begin(experiment, study, concurrency, progress))
+        return await self.acall(self._begin(experiment, study, concurrency, progress, retry))
 
     async def _begin(
-        self, experiment: Experiment, study: MemoryStudy, concurrency: int, progress: Progress | None
+        self,
+        experiment: Experiment,
+        study: MemoryStudy,
+        concurrency: int,
+        progress: Progress | None,
+        retry: Collection[str],
     ) -> ExperimentHandle:
         sessions = self._working().session_store
         if _stores.get(study, sessions) is not sessions:
@@ -148,7 +156,7 @@ class Experimenting(ABC):
             except Exception as error:  # noqa: BLE001 - who looks on never fails an experiment
                 self.problems.keep("progress", error)
 
-        work = run_experiment(experiment, study, concurrency=concurrency, progress=told, run=run)
+        work = run_experiment(experiment, study, concurrency=concurrency, progress=told, run=run, retry=retry)
         handle = ExperimentHandle(self, run, asyncio.create_task(work, name="cayu experiment"))
         self.experiments.append(handle)
         return handle

@@ -194,6 +194,7 @@ SCHEMAS: dict[str, tuple[Column, ...]] = {
         Column("topic", TEXT, "questions of one topic are not independent"),
         Column("intervention", TEXT, "what was done to the memory"),
         Column("repeat", COUNT, "from 1"),
+        Column("attempt", COUNT, "from 1; more after attempts that came to no result"),
         Column("status", SET, "what became of it; error: not executed, not_applicable: nothing to change"),
         Column("phase", SET, "how far the execution has come"),
         Column("score", NUMBER, "from 0 to 1"),

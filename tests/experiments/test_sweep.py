@@ -269,6 +269,39 @@ async def test_a_trial_that_was_stopped_is_attempted_anew_as_often_as_it_takes()
     assert all(not pair.mismatches for pair in again.pairs())
 
 
+async def test_a_failed_trial_is_attempted_anew_when_that_is_asked_for():
+    provider = Gauge(refuses="door code")
+    lab = await Lab(provider=provider).open()
+    first = await sweep(lab)
+    lost = {record.trial_id for record in first.failures}
+    assert lost
+    assert {record.attempt for record in first.records} == {1}
+    asked = provider.asked
+    assert by_id(await sweep(lab, retry=("timed_out", "outcome_unknown"))) == by_id(first)
+    assert provider.asked == asked
+    still = await sweep(lab, retry=("failed",))  # each is attempted once more, not for ever
+    assert {record.trial_id for record in still.failures} == lost
+    assert {record.attempt for record in still.failures} == {2}
+    assert provider.asked == asked + len(lost)
+    provider.refuses = None
+    healed = await sweep(lab, retry="failed")
+    assert healed.failures == []
+    assert {record.attempt for record in healed.records if record.trial_id in lost} == {3}
+    kept = {name: record for name, record in by_id(first).items() if name not in lost}
+    assert kept == {name: record for name, record in by_id(healed).items() if name not in lost}
+    assert by_id(await sweep(lab)) == by_id(healed)  # the latest attempt stands, whether or not it is asked for
+    assert provider.asked == asked + 2 * len(lost)
+    assert all(not pair.mismatches for pair in healed.pairs())
+
+
+@pytest.mark.parametrize("retry", ["completed", ("failed", "error"), ("active",), [None], "fail"])
+async def test_what_cannot_be_attempted_anew_is_refused_before_any_trial(retry):
+    lab = await Lab().open()
+    with pytest.raises(InvalidInput, match="retry names statuses of trials out of cancelled, failed, timed_out"):
+        await sweep(lab, retry=retry)
+    assert await sessions_of(lab) == []
+
+
 async def test_a_study_gives_every_attempt_a_request_of_its_own():
     study, planned = (await Lab().open()).study, EXPERIMENT.trials()[0]
     requests = [study.request(planned, attempt) for attempt in (1, 2, 3)]

@@ -298,3 +298,13 @@ def test_a_card_says_what_was_found_and_how_sure_it_is(room: MemoryLab) -> None:
         "2 topics and 1 intervention are too few to decide anything: p cannot fall below 0.50.",
     ):
         assert words in shown
+
+
+def test_what_is_to_be_attempted_anew_is_passed_on_and_checked(room: MemoryLab) -> None:
+    lab = room.open()
+    study = room.study(lab)
+    with pytest.raises(InvalidInput, match="'completed' is none"):
+        lab.experiment(sweep(), study, retry="completed").wait(20)
+    again = lab.experiment(sweep(), study, retry=("failed", "timed_out")).wait(20)
+    assert (len(again.run.records), again.run.failures) == (TRIALS, [])
+    assert set(lab.trials_df()["attempt"]) == {1}
