@@ -1,6 +1,7 @@
 """Collects which requirement rows the tests hold, and says what an absent optional tool means."""
 
 import os
+import signal
 from collections import defaultdict
 from typing import Any
 
@@ -25,6 +26,12 @@ def require_tool(name: str, found: object) -> None:
     if os.environ.get("CAYU_REQUIRE_ALL") == "1":
         pytest.fail(f"{name} is missing, and CAYU_REQUIRE_ALL=1 asks for every optional tool", pytrace=False)
     pytest.skip(f"{name} is missing", allow_module_level=True)
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the processes that tests start, also where this run was put in the background and ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
