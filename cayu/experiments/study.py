@@ -201,7 +201,7 @@ class MemoryStudy:
     def request(self, planned: PlannedTrial, attempt: int = 1) -> MemoryInterventionTrialRequest:
         """Return the request for one planned trial: the case's question, put to the agent.
 
-        `attempt`, from 1, is counted up for a trial whose attempts so far were cancelled.
+        `attempt`, from 1, is counted up for a trial whose attempts so far came to no result.
         """
         subject, arm, case = self.subject, planned.intervention.name, planned.case
         return MemoryInterventionTrialRequest(

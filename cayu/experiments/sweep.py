@@ -40,8 +40,8 @@ class TrialRecord(Frozen):
     repeat: int
     status: str
     """The execution's status; `error` when it could not be executed, `not_applicable` when nothing is to be done."""
-    attempt: int = 1
-    """From 1; counted up when a trial whose attempt came to no result is attempted anew."""
+    attempt: int | None = None
+    """From 1, counted up when a trial whose attempt came to no result is attempted anew; None if none was executed."""
     phase: str | None = None
     score: float | None = None
     """From 0 to 1; None when there is no evaluation."""

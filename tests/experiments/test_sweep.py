@@ -480,6 +480,7 @@ async def test_a_cancellation_that_leaks_from_a_component_is_recorded_and_the_ot
     run = await sweep(lab)
     assert run.finished
     assert [(record.status, record.failure) for record in run.failures] == [("error", "CancelledError")]
+    assert [record.attempt for record in run.failures] == [None]
     assert len(by_id(run)) == len(EXPERIMENT.trials())
     again = await sweep(lab)
     assert again.failures == []

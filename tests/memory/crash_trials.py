@@ -332,3 +332,20 @@ async def sweep(folder: str, hours: int = 0) -> list[dict[str, Any]]:
     async with laboratory(Path(folder), hours=hours) as lab:
         run = await run_experiment(experiment(), lab.study, concurrency=4, progress=tell)
         return [record.model_dump(mode="json") for record in run.records]
+
+
+async def stopped_sweep(folder: str) -> int:
+    """Begin the experiment, give up the trials in work when one is done, and return how many were done."""
+
+    async with laboratory(Path(folder)) as lab:
+        run = ExperimentRun(experiment())
+
+        def stop(_: ExperimentRun) -> None:
+            if not task.cancelling():
+                task.cancel()
+                asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_soon(task.cancel))
+
+        task = asyncio.create_task(run_experiment(run.experiment, lab.study, concurrency=4, progress=stop, run=run))
+        await asyncio.wait([task])
+        assert task.cancelled()
+        return len(run.records)

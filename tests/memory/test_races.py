@@ -160,6 +160,32 @@ async def test_a_sweep_that_dies_is_finished_and_runs_no_trial_twice(
     assert sum(len(called) > 1 for called in runs) <= 4, "more sessions were cut off than ran at once"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["trial.prepared", "trial.dispatching", "trial.settled", "trial.finalizing"])
+async def test_a_new_attempt_that_dies_is_finished_and_not_begun_again(
+    point: str, swept: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    captured, usual = swept
+    shutil.copyfile(captured / "trials.db", tmp_path / "trials.db")
+    done = run_child(f"{CHILDREN}:stopped_sweep", [str(tmp_path)]).result
+    assert 1 <= done < 3 * trials.SWEPT
+    child = run_child(f"{CHILDREN}:sweep", [str(tmp_path)], crash_at=point)
+    assert child.killed, f"it has not come to {point}: {child.stderr}"
+    records = run_child(f"{CHILDREN}:sweep", [str(tmp_path), 1]).result
+    assert {record["status"] for record in records} == {"completed"}
+    anew = [record for record in records if record["attempt"] > 1]
+    assert 1 <= len(anew) < 4, "of four trials at once, one was done"
+    assert {record["attempt"] for record in anew} == {2}
+    ids = ("session_id", "execution_id", "attempt")
+    found, wanted = ([{**each, **dict.fromkeys(ids)} for each in steady(listed)] for listed in (records, usual))
+    assert found == wanted
+    sessions = await sessions_of(tmp_path)
+    assert len(sessions) == 3 * trials.SWEPT + len(anew)
+    for types in sessions.values():
+        assert types.count("session.started") == 1
+    assert sum("session.interrupted" in types for types in sessions.values()) == len(anew)
+
+
 async def _as_left(folder: Path) -> dict[str, list[str]]:
     """Every session as the dead process has left it."""
     store = SQLiteSessionStore(folder / "trials.db")
